@@ -125,14 +125,11 @@ be undone. It asks for confirmation. Scripts without a terminal need --yes.`,
 				if err != nil {
 					return err
 				}
-				if err := p.confirmDelete(ctx, cmd, yes, fmt.Sprintf("the account %q with its store, its keys and its sandboxes", owner.Name)); err != nil {
-					return err
-				}
-				if err := deleteAccount(ctx, database, owner.ID, noAccount(owner.Name)); err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(p.stdout, "deleted account %s (%s)\n", account.PublicID(owner.ID, false), owner.Name)
-				return err
+				return p.remove(ctx, cmd, database, removal{
+					yes: yes, id: owner.ID, gone: noAccount(owner.Name),
+					what: fmt.Sprintf("the account %q with its store, its keys and its sandboxes", owner.Name),
+					done: fmt.Sprintf("account %s (%s)", account.PublicID(owner.ID, false), owner.Name),
+				})
 			})
 		},
 	}
@@ -156,28 +153,36 @@ func noAccount(name string) error {
 // errStoreBusy is the error of a deletion that waited too long for a lock.
 var errStoreBusy = errors.New("the store is being written, for example by petstore seed; retry later")
 
-// deleteAccount deletes an account or a sandbox. It returns the error gone if another
-// process has deleted it meanwhile.
-func deleteAccount(ctx context.Context, database *postgres.DB, id int64, gone error) error {
+// removal is the deletion of an account, a sandbox or a sample, which are all accounts.
+type removal struct {
+	yes        bool // do not ask for confirmation
+	id         int64
+	what, done string // before and after it
+	gone       error  // another process has deleted it meanwhile
+}
+
+// remove deletes an account and says so, after it has asked for confirmation.
+func (p *program) remove(ctx context.Context, cmd *cobra.Command, database *postgres.DB, r removal) error {
+	if !r.yes {
+		if err := p.confirm(ctx, nameOf(cmd)+" deletes "+r.what, "Delete "+r.what+"?", "deleted"); err != nil {
+			return err
+		}
+	}
 	err := transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
-		deleted, err := account.Delete(ctx, queries, id)
+		deleted, err := account.Delete(ctx, queries, r.id)
 		if err == nil && !deleted {
-			err = gone
+			err = r.gone
 		}
 		return err
 	})
 	if postgres.IsLockTimeout(err) {
-		err = errStoreBusy
+		return errStoreBusy
 	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(p.stdout, "deleted", r.done)
 	return err
-}
-
-// confirmDelete asks for confirmation to delete something, unless yes is true.
-func (p *program) confirmDelete(ctx context.Context, cmd *cobra.Command, yes bool, what string) error {
-	if yes {
-		return nil
-	}
-	return p.confirm(ctx, nameOf(cmd)+" deletes "+what, "Delete "+what+"?", "deleted")
 }
 
 // transact runs an action in a transaction. It repeats the action after an error that a

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -107,8 +108,9 @@ func TestDeleteBusyOrGone(t *testing.T) {
 	}
 	t.Cleanup(database.Close)
 	gone := errors.New("gone")
+	p := &program{stdout: io.Discard}
 	for _, want := range []error{nil, gone} {
-		if err := deleteAccount(t.Context(), database, id, gone); !errors.Is(err, want) {
+		if err := p.remove(t.Context(), nil, database, removal{yes: true, id: id, gone: gone}); !errors.Is(err, want) {
 			t.Errorf("the error is %v, want %v", err, want)
 		}
 	}

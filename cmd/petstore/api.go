@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"petstore/internal/follow"
 )
 
 // methods are the methods that api knows.
@@ -198,9 +200,20 @@ func (p *program) printPages(ctx context.Context, sender *client, one call) erro
 }
 
 // eachElement sends a call and follows its links to the next pages. It calls a function with each
-// element of all pages, until that returns an error. The feed of events always has a next page, so
-// an empty page is the last.
+// element of all pages, until that returns an error. The feed of events always has a next page, and a
+// page before its end may be empty. So eachElement stops where the feed ended at the start.
 func (c *client) eachElement(ctx context.Context, one call, do func(json.RawMessage) error) error {
+	end := ""
+	if path, _, _ := strings.Cut(one.path, "?"); path == "/events" {
+		latest, err := c.send(ctx, call{method: http.MethodGet, path: "/events?after=latest&limit=1"})
+		if err == nil {
+			err = latest.err()
+		}
+		if err != nil {
+			return err
+		}
+		end = afterOf(nextPage(latest.Header)) // ids are in the order of events
+	}
 	for {
 		got, err := c.send(ctx, one)
 		if err != nil {
@@ -218,25 +231,26 @@ func (c *client) eachElement(ctx context.Context, one call, do func(json.RawMess
 				return err
 			}
 		}
-		if one.path = nextPage(got.Header); one.path == "" || len(elements) == 0 {
+		if one.path = nextPage(got.Header); one.path == "" || end != "" && afterOf(one.path) >= end {
 			return nil
 		}
 	}
 }
 
-// nextPage returns the path and query of the link rel="next" of a response (RFC 8288), or ""
-// if there is none. It leaves out the host of an absolute link, so that the key does not go
-// to another server.
+// afterOf returns the event after which a page begins, or "".
+func afterOf(page string) string {
+	link, err := url.Parse(page)
+	if err != nil {
+		return ""
+	}
+	return link.Query().Get("after")
+}
+
+// nextPage returns the path and query of the link to the next page, or "" if there is none. It leaves
+// out the host of an absolute link, so that the key does not go to another server.
 func nextPage(header http.Header) string {
-	for _, line := range header.Values("Link") {
-		for link := range strings.SplitSeq(line, ",") {
-			target, parameters, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(link), "<"), ">")
-			if strings.Contains(parameters, `rel="next"`) {
-				if next, err := url.Parse(target); err == nil {
-					return next.RequestURI()
-				}
-			}
-		}
+	if next := follow.NextLink(header); next != nil {
+		return next.RequestURI()
 	}
 	return ""
 }

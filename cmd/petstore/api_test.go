@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -100,6 +102,23 @@ func TestAPIPaginates(t *testing.T) {
 	}
 }
 
+// TestAPIPaginatesPastEmptyPages lists a feed whose pages are empty where they have no event of a type,
+// and which never ends.
+func TestAPIPaginatesPastEmptyPages(t *testing.T) {
+	t.Parallel()
+	pages := map[string]string{"": "[]", "evt_2": `[{"sequence":3}]`, "evt_3": "[]", "evt_4": "[]", "evt_5": `[{"sequence":6}]`}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next := map[string]string{"": "evt_2", "evt_2": "evt_3", "evt_3": "evt_4", "evt_4": "evt_5", "latest": "evt_4"}[r.FormValue("after")]
+		w.Header().Set("Link", fmt.Sprintf(`</events?after=%s&type=order.placed>; rel="next"`, next))
+		fmt.Fprint(w, pages[r.FormValue("after")])
+	}))
+	t.Cleanup(server.Close)
+	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
+	if got := must(t, client, "api", "/events", "type=order.placed", "--paginate"); got != "[\n  {\"sequence\":3}\n]\n" {
+		t.Errorf("it prints %s", got)
+	}
+}
+
 // TestAPIRetries uses faults of a sandbox: a request is sent again after 429, 503 and a lost
 // connection, and a POST takes effect once.
 func TestAPIRetries(t *testing.T) {
@@ -136,6 +155,40 @@ func TestAPIRetries(t *testing.T) {
 	fault(`{"operation":"createAPIKey","effect":"close","when":"after"}`)
 	if _, stderr, err := execute(t, client, "api", "POST", "/account/api-keys", "name=x", "scope=read"); err == nil || stderr != "" {
 		t.Errorf("a POST without an Idempotency-Key: %v, printed %q", err, stderr)
+	}
+}
+
+// TestSilentBody ends when a response stops before its end. A stream that sends something in time goes on.
+func TestSilentBody(t *testing.T) {
+	t.Parallel()
+	const silence = time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		flush := func(text string) {
+			fmt.Fprint(w, text)
+			_ = http.NewResponseController(w).Flush()
+		}
+		if r.URL.Path == "/events" {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range 3 {
+				flush(":\n")
+				<-time.After(silence / 2)
+			}
+		}
+		flush("[")
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	for path, want := range map[string]string{"/pets": "", "/events": ":\n:\n:\n["} {
+		var out, errs strings.Builder
+		p := &program{stdout: &out, stderr: &errs}
+		sender := p.newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
+		sender.silence, sender.retries = silence, 0
+		err := p.printReply(ctx, sender, call{method: http.MethodGet, path: path}, false)
+		if err == nil || !strings.Contains(err.Error(), "the response stopped before its end") || out.String() != want {
+			t.Errorf("%s: %v, printed %q, want %q", path, err, &out, want)
+		}
 	}
 }
 

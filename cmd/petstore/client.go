@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"syscall"
@@ -23,7 +24,8 @@ import (
 )
 
 const (
-	// responseTimeout is longer than the longest Prefer: wait.
+	// responseTimeout is the maximum time to the header of a response, and without a byte of its body.
+	// It is longer than the longest Prefer: wait, and the server sends a byte of a stream every 10 s.
 	responseTimeout = 45 * time.Second
 	// maxResponse is the number of bytes that are read of a response. Pages have less.
 	maxResponse = 16 << 20
@@ -65,11 +67,12 @@ type client struct {
 	// patience is the time for which a client waits for a server that is away, in addition to the
 	// retries. A client with patience waits for 429 without end.
 	patience time.Duration
-	log      io.Writer // for people
+	silence  time.Duration // the longest in a body
+	log      io.Writer     // for people
 }
 
 func (p *program) newClient(to target) *client {
-	return &client{target: to, http: to.client(responseTimeout), retries: defaultRetries, log: p.stderr}
+	return &client{target: to, http: to.client(responseTimeout), retries: defaultRetries, silence: responseTimeout, log: p.stderr}
 }
 
 // call is a request to the API.
@@ -172,15 +175,19 @@ func retryPause(attempt int) time.Duration {
 
 // try sends a call once. It reads the body, unless that is a stream.
 func (c *client) try(ctx context.Context, one call) (*reply, error) {
+	ctx, cancel := context.WithCancel(ctx)
 	request, err := http.NewRequestWithContext(ctx, one.method, c.url+one.path, bytes.NewReader(one.body))
 	if err != nil {
+		cancel()
 		return nil, err
 	}
 	request.Header = one.header
 	response, err := c.http.Do(request)
 	if err != nil {
+		cancel()
 		return nil, err
 	}
+	response.Body = &watchedBody{ReadCloser: response.Body, silence: c.silence, cancel: cancel}
 	got := &reply{Response: response}
 	if strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") {
 		return got, nil
@@ -188,6 +195,33 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 	defer response.Body.Close()
 	got.text, err = io.ReadAll(io.LimitReader(response.Body, maxResponse))
 	return got, err
+}
+
+// watchedBody is the body of a response. Read returns an error after too long a silence.
+type watchedBody struct {
+	io.ReadCloser
+
+	silence time.Duration
+	cancel  func() // ends the request
+}
+
+// errSilence means that a response has stopped before its end.
+var errSilence = errors.New("the response stopped before its end")
+
+// Read implements [io.Reader].
+func (b *watchedBody) Read(into []byte) (int, error) {
+	timer := time.AfterFunc(b.silence, b.cancel)
+	n, err := b.ReadCloser.Read(into)
+	if !timer.Stop() && err != nil {
+		err = errSilence
+	}
+	return n, err
+}
+
+// Close implements [io.Closer].
+func (b *watchedBody) Close() error {
+	b.cancel()
+	return b.ReadCloser.Close()
 }
 
 // do sends a call with a JSON body, or without one if the body is nil. It decodes the
@@ -227,8 +261,10 @@ func isDial(err error) bool {
 	return ok && network.Op == "dial"
 }
 
-// whyNoResponse explains briefly why a request with a timeout failed.
+// whyNoResponse explains briefly why a request with a timeout, or the reading of its response, failed.
 func whyNoResponse(err error, timeout time.Duration) string {
+	_, isRequest := errors.AsType[*url.Error](err)
+	_, isNetwork := errors.AsType[*net.OpError](err)
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	number, isNumber := errors.AsType[syscall.Errno](err)
 	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
@@ -246,6 +282,8 @@ func whyNoResponse(err error, timeout time.Duration) string {
 		return "the server there speaks http, not https"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "the server closed the connection"
+	case !isRequest && !isNetwork: // such as [errSilence]
+		return err.Error()
 	default:
 		return "the program that listens there does not speak HTTP"
 	}

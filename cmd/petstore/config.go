@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -36,13 +35,13 @@ type config struct {
 	ReplicaURLs    string        `env:"PETSTORE_REPLICA_URLS"` // separated by white space
 	ReplicaMaxLag  time.Duration `env:"PETSTORE_REPLICA_MAX_LAG" envDefault:"10s"`
 	ServingRole    string        `env:"PETSTORE_SERVING_ROLE"`
-	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"` // defaultAddr
+	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"`
 	TLSCertFile    string        `env:"PETSTORE_TLS_CERT_FILE"`
 	TLSKeyFile     string        `env:"PETSTORE_TLS_KEY_FILE"`
 	AdminAddr      string        `env:"PETSTORE_ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
 	AdminHosts     []string      `env:"PETSTORE_ADMIN_HOSTS"`
 	BaseURL        string        `env:"PETSTORE_BASE_URL"`
-	DBMaxConns     int           `env:"PETSTORE_DB_MAX_CONNS"`
+	DBMaxConns     int           `env:"PETSTORE_DB_MAX_CONNS"` // default: maxConnsPerCore per CPU
 	StartupWait    time.Duration `env:"PETSTORE_STARTUP_WAIT" envDefault:"30s"`
 	MaxHeaderBytes int           `env:"PETSTORE_MAX_HEADER_BYTES" envDefault:"16384"`
 	MaxConnections int           `env:"PETSTORE_MAX_CONNECTIONS" envDefault:"2000"`
@@ -54,7 +53,7 @@ type config struct {
 	Worker         bool          `env:"PETSTORE_WORKER" envDefault:"true"`
 
 	RateLimit        int      `env:"PETSTORE_RATE_LIMIT" envDefault:"600"`
-	RateBurst        int      `env:"PETSTORE_RATE_BURST"`         // default: a sixth of RateLimit
+	RateBurst        *int     `env:"PETSTORE_RATE_BURST"`         // default: a sixth of RateLimit
 	AccountRateLimit *int     `env:"PETSTORE_ACCOUNT_RATE_LIMIT"` // default: accountKeys times RateLimit
 	AuthFailureLimit int      `env:"PETSTORE_AUTH_FAILURE_LIMIT" envDefault:"20"`
 	TrustedProxies   []string `env:"PETSTORE_TRUSTED_PROXIES"`
@@ -82,7 +81,6 @@ type config struct {
 }
 
 const (
-	defaultAddr     = ":8080"
 	leastMaxConns   = 12
 	maxConnsPerCore = 6
 	mostMaxConns    = 10_000
@@ -97,6 +95,9 @@ const (
 	mostConnections  = 1_000_000
 )
 
+// isSet reports whether the environment has a variable that is not empty.
+func (p *program) isSet(name string) bool { return env.ToMap(p.environ)[name] != "" }
+
 // loadConfig reads the configuration of a command other than a server. It warns of unknown
 // variables.
 func (p *program) loadConfig() (config, error) {
@@ -108,7 +109,8 @@ func (p *program) loadConfig() (config, error) {
 // loadServerConfig reads and validates the whole configuration. The error lists all
 // invalid and unknown variables. Database says whether the command requires DATABASE_URL.
 func (p *program) loadServerConfig(database bool) (config, error) {
-	parsed, err := env.ParseAsWithOptions[config](env.Options{Environment: env.ToMap(p.environ)})
+	parsed := config{DBMaxConns: max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())}
+	err := env.ParseWithOptions(&parsed, env.Options{Environment: env.ToMap(p.environ)})
 	unparsed := p.parseMistakes(err)
 	mistakes := slices.Clone(unparsed)
 	wrong := func(bad bool, format string, args ...any) {
@@ -170,24 +172,30 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 // server. Without DATABASE_URL, it uses the database of the running dev.
 func (p *program) loadDatabaseConfig() (config, error) {
 	c, err := p.loadConfig()
-	if err != nil || c.DatabaseURL != "" {
+	if err != nil {
 		return c, err
+	}
+	return p.orDev(c)
+}
+
+// orDev returns the configuration with the database of the running dev, unless it has one. With an
+// error, the configuration is the same.
+func (p *program) orDev(c config) (config, error) {
+	if c.DatabaseURL != "" {
+		return c, nil
 	}
 	dev, err := p.findDev()
 	if err != nil {
-		return config{}, fmt.Errorf("DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because %w", err)
+		return c, fmt.Errorf("DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because %w", err)
 	}
-	c.DatabaseURL, c.DirectURL = dev.DatabaseURL, dev.DirectURL
+	c.DatabaseURL, c.DirectURL = dev.DatabaseURL, cmp.Or(c.DirectURL, dev.DirectURL)
 	return c, nil
 }
 
-// setDefaults sets the defaults that depend on the machine or on other variables.
+// setDefaults sets the defaults that depend on other variables or on the terminal.
 func (p *program) setDefaults(c *config) {
-	if c.DBMaxConns == 0 {
-		c.DBMaxConns = max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())
-	}
-	if c.RateBurst == 0 {
-		c.RateBurst = max(1, c.RateLimit/burstShare)
+	if c.RateBurst == nil {
+		c.RateBurst = new(max(1, c.RateLimit/burstShare))
 	}
 	if c.AccountRateLimit == nil {
 		c.AccountRateLimit = new(accountKeys * min(max(c.RateLimit, 0), mostRateLimit)) // valid, whatever RateLimit is
@@ -208,7 +216,7 @@ func (c config) replicaURLs() []string { return strings.Fields(c.ReplicaURLs) }
 
 // keyLimit returns the limit of each API key.
 func (c config) keyLimit() ratelimit.Limit {
-	return ratelimit.Limit{PerMinute: c.RateLimit, Burst: c.RateBurst}
+	return ratelimit.Limit{PerMinute: c.RateLimit, Burst: *c.RateBurst}
 }
 
 // accountLimit returns the limit of each account. Its burst takes as long to regain as
@@ -216,7 +224,7 @@ func (c config) keyLimit() ratelimit.Limit {
 func (c config) accountLimit() ratelimit.Limit {
 	limit := ratelimit.Limit{PerMinute: *c.AccountRateLimit, Burst: *c.AccountRateLimit / burstShare}
 	if c.RateLimit > 0 {
-		limit.Burst = int(int64(c.RateBurst) * int64(*c.AccountRateLimit) / int64(c.RateLimit))
+		limit.Burst = int(int64(*c.RateBurst) * int64(*c.AccountRateLimit) / int64(c.RateLimit))
 	}
 	limit.Burst = max(1, limit.Burst)
 	return limit
@@ -244,11 +252,11 @@ func describe(name string, t reflect.Type) string {
 	case t == reflect.TypeFor[slog.Level]():
 		return "debug, info, warn or error"
 	case t == reflect.TypeFor[time.Duration]():
-		return "a duration such as 5s, " + durations[name].text
+		return "a duration such as 5s, " + ranges[name].text
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	default:
-		return "a whole number " + numbers[name].String()
+		return "a whole number " + ranges[name].String()
 	}
 }
 
@@ -262,47 +270,35 @@ func (r numberRange) String() string {
 	return fmt.Sprintf("between %d and %d", r.least, r.most)
 }
 
-// numbers has the range of each variable that is a number.
-var numbers = map[string]numberRange{
-	"PETSTORE_DB_MAX_CONNS":       {1, mostMaxConns},
-	"PETSTORE_MAX_HEADER_BYTES":   {leastHeaderBytes, mostHeaderBytes},
-	"PETSTORE_MAX_CONNECTIONS":    {1, mostConnections},
-	"PETSTORE_MAX_BODY_BYTES":     {1, math.MaxInt64},
-	"PETSTORE_RATE_LIMIT":         {0, mostRateLimit},
-	"PETSTORE_RATE_BURST":         {1, mostRateLimit},
-	"PETSTORE_ACCOUNT_RATE_LIMIT": {0, accountKeys * mostRateLimit},
-	"PETSTORE_AUTH_FAILURE_LIMIT": {0, mostRateLimit},
-}
+// ranges has the valid values of each variable that is a number or a duration.
+var ranges = map[string]struct {
+	numberRange
 
-// durations has the range of each variable that is a duration.
-var durations = map[string]struct {
-	text  string
-	valid func(time.Duration) bool
+	text string // of a duration
 }{
-	"PETSTORE_REPLICA_MAX_LAG": {"above 0s", func(d time.Duration) bool { return d > 0 }},
-	"PETSTORE_STARTUP_WAIT":    {"at least 0s", func(d time.Duration) bool { return d >= 0 }},
-	"PETSTORE_REQUEST_TIMEOUT": {fmt.Sprintf("above 0s and at most %s", maxRequestTimeout), func(d time.Duration) bool { return 0 < d && d <= maxRequestTimeout }},
-	"PETSTORE_SHUTDOWN_GRACE":  {"above 0s", func(d time.Duration) bool { return d > 0 }},
+	"PETSTORE_DB_MAX_CONNS":       {numberRange{1, mostMaxConns}, ""},
+	"PETSTORE_MAX_HEADER_BYTES":   {numberRange{leastHeaderBytes, mostHeaderBytes}, ""},
+	"PETSTORE_MAX_CONNECTIONS":    {numberRange{1, mostConnections}, ""},
+	"PETSTORE_MAX_BODY_BYTES":     {numberRange{1, math.MaxInt64}, ""},
+	"PETSTORE_RATE_LIMIT":         {numberRange{0, mostRateLimit}, ""},
+	"PETSTORE_RATE_BURST":         {numberRange{1, mostRateLimit}, ""},
+	"PETSTORE_ACCOUNT_RATE_LIMIT": {numberRange{0, accountKeys * mostRateLimit}, ""},
+	"PETSTORE_AUTH_FAILURE_LIMIT": {numberRange{0, mostRateLimit}, ""},
+	"PETSTORE_REPLICA_MAX_LAG":    {numberRange{1, math.MaxInt64}, "above 0s"},
+	"PETSTORE_STARTUP_WAIT":       {numberRange{0, math.MaxInt64}, "at least 0s"},
+	"PETSTORE_REQUEST_TIMEOUT":    {numberRange{1, int64(maxRequestTimeout)}, fmt.Sprintf("above 0s and at most %s", maxRequestTimeout)},
+	"PETSTORE_SHUTDOWN_GRACE":     {numberRange{1, math.MaxInt64}, "above 0s"},
 }
 
 // checkRanges reports the numbers and durations that are not in their ranges.
 func (c config) checkRanges(wrong func(bad bool, format string, args ...any)) {
-	values := map[string]int64{}
 	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
-		if value = reflect.Indirect(value); value.CanInt() {
-			values[field.Tag.Get("env")] = value.Int()
+		name := field.Tag.Get("env")
+		if allowed, is := ranges[name]; is {
+			value = reflect.Indirect(value)
+			wrong(value.Int() < allowed.least || value.Int() > allowed.most, "%s must be %s, but is %v", name, cmp.Or(allowed.text, allowed.String()), value)
 		}
 	})
-	for _, name := range slices.Sorted(maps.Keys(numbers)) {
-		allowed := numbers[name]
-		wrong(values[name] < allowed.least || values[name] > allowed.most, "%s must be %s, but is %d", name, allowed, values[name])
-	}
-	for _, name := range variables() {
-		if allowed, is := durations[name]; is {
-			value := time.Duration(values[name])
-			wrong(!allowed.valid(value), "%s must be %s, but is %s", name, allowed.text, value)
-		}
-	}
 }
 
 // isHostPort reports whether text is an address to listen on. The host is optional.
@@ -319,20 +315,26 @@ func isHostPort(text string) bool {
 // hostPattern matches a host name without a trailing dot.
 var hostPattern = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`)
 
+// httpURL returns the http or https URL with a host that a text is, or nil.
+func httpURL(text string) *url.URL {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return nil
+	}
+	return u
+}
+
 // isBaseURL reports whether text is a scheme and a host. A path is invalid, because
 // Location headers and redirects are absolute paths.
 func isBaseURL(text string) bool {
-	if text == "" {
-		return true
-	}
-	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && text == u.Scheme+"://"+u.Host
+	u := httpURL(text)
+	return text == "" || u != nil && text == u.Scheme+"://"+u.Host
 }
 
 // isClientURL reports whether text is the URL of an API, to which a client appends paths.
 func isClientURL(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" && !u.ForceQuery && !strings.Contains(text, "#")
+	u := httpURL(text)
+	return u != nil && u.User == nil && u.RawQuery == "" && !u.ForceQuery && !strings.Contains(text, "#")
 }
 
 // clientURLRule explains which URLs [isClientURL] accepts.

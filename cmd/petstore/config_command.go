@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/caarlos0/env/v11"
 	"github.com/spf13/cobra"
 )
 
@@ -58,13 +57,9 @@ type setting struct {
 
 // settings returns all variables of a configuration with their effective values.
 func (p *program) settings(c config) []setting {
-	environ := env.ToMap(p.environ)
-	isDev := false
-	if c.DatabaseURL == "" {
-		if dev, err := p.findDev(); err == nil {
-			c.DatabaseURL, c.DirectURL, isDev = dev.DatabaseURL, dev.DirectURL, true
-		}
-	}
+	withDev, _ := p.orDev(c) // the same without a dev
+	isDev := withDev.DatabaseURL != c.DatabaseURL
+	c = withDev
 	c.DirectURL = c.directURL()
 	c.GOGC = cmp.Or(c.GOGC, strconv.Itoa(gcPercent))
 	c.GOMEMLIMIT = cmp.Or(c.GOMEMLIMIT, fmt.Sprintf("%dMiB", memoryLimit>>20))
@@ -72,7 +67,7 @@ func (p *program) settings(c config) []setting {
 	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
 		one := setting{Name: field.Tag.Get("env"), Value: redact(field.Tag.Get("env"), textOf(value)), Source: "default"}
 		switch {
-		case environ[one.Name] != "":
+		case p.isSet(one.Name):
 			one.Source = "environment"
 		case isDev && (one.Name == "DATABASE_URL" || one.Name == "PETSTORE_DIRECT_URL"):
 			one.Source = "dev"

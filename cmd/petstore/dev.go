@@ -54,7 +54,7 @@ database, unless variables or flags name others.`,
 			if err != nil {
 				return err
 			}
-			if c.Addr == defaultAddr {
+			if !p.isSet("PETSTORE_ADDR") {
 				c.Addr = devAddr // only local connections
 			}
 			if cmd.Flags().Changed("port") {
@@ -193,7 +193,10 @@ func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster,
 		return nil, fmt.Errorf("PostgreSQL cannot run in %s: %s", filepath.Join(devDir, "postgres"), oneLine(err.Error()))
 	}
 	fmt.Fprintf(p.stdout, "Database: %s, its data in %s\n", binaries, filepath.Join(devDir, "postgres"))
-	return cluster, cluster.EnsureDatabase(ctx, devDatabase)
+	if err := cluster.EnsureDatabase(ctx, devDatabase); err != nil {
+		return nil, errors.Join(err, stopCluster(ctx, cluster))
+	}
+	return cluster, nil
 }
 
 func stopCluster(ctx context.Context, cluster *localpg.Cluster) error {

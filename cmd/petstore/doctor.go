@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,16 +60,17 @@ type finding struct {
 // doctor runs all checks. The error says how many have found a mistake.
 func (p *program) doctor(ctx context.Context, asJSON bool) error {
 	c, err := p.loadServerConfig(false)
+	if err == nil {
+		c, err = p.orDev(c)
+	}
 	if err != nil {
 		return err
 	}
 	d := &diagnosis{c: c}
 	d.dev, err = p.findDev()
-	if d.isDev = err == nil && (c.DatabaseURL == "" || c.DatabaseURL == d.dev.DatabaseURL); d.isDev {
-		d.c.DatabaseURL, d.c.DirectURL = d.dev.DatabaseURL, d.dev.DirectURL
+	if d.isDev = err == nil && c.DatabaseURL == d.dev.DatabaseURL; d.isDev {
+		d.c.DirectURL = cmp.Or(c.DirectURL, d.dev.DirectURL)
 		d.c.WebhookAllow = append(d.c.WebhookAllow, loopback...)
-	} else if c.DatabaseURL == "" {
-		return fmt.Errorf("DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because %w", err)
 	}
 	findings := d.run(ctx)
 	if ctx.Err() != nil {

@@ -14,6 +14,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
 )
 
@@ -344,6 +347,11 @@ func TestDevSentences(t *testing.T) {
 			},
 			want: "cannot open it: set PETSTORE_PG_BIN to the folder with initdb and postgres of PostgreSQL 9, or move",
 		},
+		"a database without templates": {
+			prepare: func(dir string) error { return dropTemplate(t.Context(), filepath.Join(dir, devDir, "postgres")) },
+			environ: []string{"PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN")},
+			want:    `template database "template1" does not exist`,
+		},
 		"no server binaries": {
 			environ: []string{"PETSTORE_PG_BIN=/nowhere"},
 			want:    "; or run `docker compose up`, or set DATABASE_URL to a database that runs",
@@ -370,8 +378,35 @@ func TestDevSentences(t *testing.T) {
 			if code := p.wait(); code != exitFailure {
 				t.Errorf("exit code %d", code)
 			}
+			if running, _ := filepath.Glob(filepath.Join(dir, devDir, "postgres", "data", "postmaster.pid")); len(running) > 0 {
+				t.Error("PostgreSQL is still running")
+			}
 		})
 	}
+}
+
+// dropTemplate makes a cluster in which no database can be created.
+func dropTemplate(ctx context.Context, dir string) error {
+	binaries, err := localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), io.Discard)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Dir(dir), localpg.DirMode()); err != nil {
+		return err
+	}
+	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir})
+	if err != nil {
+		return err
+	}
+	database, err := pgx.Connect(ctx, cluster.URL("postgres"))
+	if err == nil {
+		_, err = database.Exec(ctx, "UPDATE pg_database SET datistemplate = false WHERE datname = 'template1'")
+		if err == nil {
+			_, err = database.Exec(ctx, "DROP DATABASE template1")
+		}
+		err = errors.Join(err, database.Close(ctx))
+	}
+	return errors.Join(err, cluster.Stop(ctx))
 }
 
 // notRoot returns the uid of a user who may own a database: ours, unless we are

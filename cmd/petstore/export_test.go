@@ -148,12 +148,40 @@ func TestArchive(t *testing.T) {
 	if journals, _ := filepath.Glob(filepath.Join(piped.dir, "stdin.*.journal")); len(journals) != 1 {
 		t.Errorf("stdin has the journals %q", journals)
 	}
+	one := newStore(t)
+	stdout, _, err = executeIn(t, one.dir, one.environ, `{"kind":"category","id":1,"name":"Dogs"}`, "import", "-")
+	if err != nil || !strings.HasPrefix(stdout, "stdin: imported 1 of 1 rows in ") {
+		t.Errorf("import of an archive of one row without a line end: %s%v", stdout, err)
+	}
 	lines := strings.SplitAfter(text, "\n")
 	slices.Reverse(lines)
 	newStore(t).fails([]string{to.file("reversed.ndjson", strings.Join(lines, ""))}, "must come before orders in an archive")
 	lone := newStore(t)
 	lone.fails([]string{lone.file("some.ndjson", `{"kind":"pet","id":1,"name":"a","categoryId":5}`+"\n"+`{"kind":"dog"}`+"\n")},
 		"some.ndjson:1: The archive has no category 5 before this line, or it was not imported.", "some.ndjson:2: `kind` must be category, pet, inventory or order.")
+}
+
+// TestArchiveOfNothing: import reads what export writes of an empty store.
+func TestArchiveOfNothing(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	for name, args := range map[string][]string{"orders.ndjson": {"orders"}, "pets.csv": {"pets", "--csv"}, "store.ndjson": nil, "store.ndjson.gz": nil} {
+		text := must(t, s.environ, append([]string{"export"}, args...)...)
+		if strings.HasSuffix(name, ".gz") {
+			text = packedWhole(text)
+		}
+		for _, flags := range [][]string{nil, {"--dry-run"}} {
+			if got := s.load(s.file(name, text), flags...); got.Rows != 0 || got.Imported != 0 || got.Failed != 0 {
+				t.Errorf("import of %s %q: %+v", name, flags, got)
+			}
+		}
+	}
+	for _, args := range [][]string{{"--resource", "orders"}, nil} {
+		stdout, _, err := executeIn(t, s.dir, s.environ, "", append([]string{"import", "-"}, args...)...)
+		if err != nil || !strings.HasPrefix(stdout, "stdin: imported 0 of 0 rows in ") {
+			t.Errorf("import of an empty stdin %q: %s%v", args, stdout, err)
+		}
+	}
 }
 
 // packedWhole returns text as gzip.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"time"
 
 	"petstore/internal/follow"
@@ -39,12 +38,6 @@ func newForwarder(target string, secret standardwebhooks.Secret, log io.Writer) 
 	client := newHTTPClient(forwardTimeout, nil)
 	client.Timeout = forwardTimeout // also for the body
 	return &forwarder{url: target, secret: secret, pause: forwardPause, log: log, client: client}
-}
-
-// isForwardURL reports whether text is a URL that can receive webhooks.
-func isForwardURL(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }
 
 // forward sends an event until the receiver accepts it with 2xx. It skips the event after

@@ -115,8 +115,6 @@ type brokenFile struct{ what, text, mistake string }
 // with megabytes of text would take most of the CPU time of its start.
 func refusedFiles() []brokenFile {
 	return []brokenFile{
-		{"empty file", "", "line 1: the file is empty"},
-		{"blank file", "\n\n", "line 1: the file is empty"},
 		{"no header", "a,1001\nb,1001\n", `line 1: there is no column "a" in pets; the columns are category, id, name, categoryId, status`},
 		{"unknown column", "name,categoryID\na,1001\n", `line 1: there is no column "categoryID"`},
 		{"duplicate column", "name,categoryId,name\na,1001,b\n", `line 1: the column "name" is there twice`},
@@ -187,6 +185,9 @@ func TestBrokenFiles(t *testing.T) {
 			s := &store{t, s.environ, s.dir}
 			s.fails([]string{s.file("pets", test.text)}, test.mistake)
 		})
+	}
+	for _, name := range []string{"pets.csv", "PETS.CSV.gz"} { // CSV without rows has a header
+		s.fails([]string{s.file(name, "\n\n"), "--resource", "pets"}, "line 1: the file is empty")
 	}
 	if got := s.names(); got != "" {
 		t.Errorf("there are the pets %q", got)
@@ -435,7 +436,10 @@ func TestImportIsSlow(t *testing.T) {
 	if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.fails([]string{path, "--connections", "1"}, "when the rows in the lines 4 were on their way", "more than 23 hours have passed")
+	out := s.fails([]string{path, "--connections", "1"}, "when the rows in the lines 4 were on their way", "more than 23 hours have passed")
+	if strings.Count(out, path) != 1 {
+		t.Errorf("the sentence does not name the file once: %s", out)
+	}
 }
 
 // TestImportWithOtherKeys: a row in doubt belongs to the API key that has sent it.
@@ -471,7 +475,7 @@ func TestImportWithOtherKeys(t *testing.T) {
 	other.fails([]string{path}, "rows that were not imported: 1")
 	want("a b")
 	restore()
-	reader.fails([]string{path, "--in-doubt", "send"}, "the server returned 403 ")
+	reader.fails([]string{path, "--in-doubt", "send"}, " rows of "+path+" are imported: the server returned 403 ")
 	reader.fails([]string{path}, refused)
 	s.fails([]string{path}, refused)
 	want("a b")

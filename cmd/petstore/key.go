@@ -15,6 +15,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
 )
@@ -214,22 +215,13 @@ func listKeys(ctx context.Context, queries *db.Queries, accountID int64) (all []
 // listedKey is an API key in the output of --json. It has the fields of the API, and a
 // status.
 type listedKey struct {
-	ID         int64      `json:"id"`
-	Name       string     `json:"name"`
-	Scope      string     `json:"scope"`
-	Prefix     string     `json:"prefix"`
-	CreatedAt  time.Time  `json:"createdAt"`
-	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"`
-	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
-	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
-	Status     string     `json:"status"`
+	api.Key
+
+	Status string `json:"status"`
 }
 
 func listKey(key db.APIKeyListRow, now time.Time) listedKey {
-	listed := listedKey{
-		ID: key.ID, Name: key.Name, Scope: key.Scope, Prefix: key.Prefix, CreatedAt: key.CreatedAt.UTC(),
-		LastUsedAt: inUTC(key.LastUsedAt), ExpiresAt: inUTC(key.ExpiresAt), RevokedAt: inUTC(key.RevokedAt), Status: keyStatusInUse,
-	}
+	listed := listedKey{api.KeyFrom(db.APIKeyListRecentRow(key)), keyStatusInUse}
 	switch {
 	case key.RevokedAt != nil:
 		listed.Status = keyStatusEnded
@@ -237,13 +229,6 @@ func listKey(key db.APIKeyListRow, now time.Time) listedKey {
 		listed.Status = keyStatusLapsed
 	}
 	return listed
-}
-
-func inUTC(at *time.Time) *time.Time {
-	if at == nil {
-		return nil
-	}
-	return new(at.UTC())
 }
 
 func (p *program) keyRotateCommand() *cobra.Command {
@@ -261,12 +246,11 @@ the grace period. Without one it stops within a second on every server.`,
 				return wrongUsage(cmd, "--grace must be %s, but is %s", graceRule, grace)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				queries := db.New(database)
-				named, err := findKeys(ctx, queries, cmd, args[0])
+				key, err := findKey(ctx, db.New(database), cmd, args[0])
 				if err != nil {
 					return err
 				}
-				return p.rotateKey(ctx, database, named, grace)
+				return p.rotateKey(ctx, database, key, grace)
 			})
 		},
 	}
@@ -276,17 +260,7 @@ the grace period. Without one it stops within a second on every server.`,
 	return command
 }
 
-func (p *program) rotateKey(ctx context.Context, database *postgres.DB, named namedKeys, grace time.Duration) error {
-	keys, err := db.New(database).APIKeyFind(ctx, db.APIKeyFindParams{ID: named.id, Prefix: named.prefix, AccountID: named.account})
-	switch {
-	case err != nil:
-		return err
-	case len(keys) == 0:
-		return named.missing()
-	case len(keys) > 1:
-		return fmt.Errorf("%d API keys have the prefix %q; name one by its id", len(keys), named.argument)
-	}
-	key := keys[0]
+func (p *program) rotateKey(ctx context.Context, database *postgres.DB, key db.APIKeyFindRow, grace time.Duration) error {
 	secret, err := postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (auth.Secret, error) {
 		_, secret, err := auth.Rotate(ctx, db.New(tx), key.AccountID, key.ID, grace)
 		return secret, err
@@ -301,40 +275,35 @@ func (p *program) rotateKey(ctx context.Context, database *postgres.DB, named na
 	return err
 }
 
-// namedKeys identifies keys by their id or their prefix. One of the two is nil.
-type namedKeys struct {
-	argument    string
-	id          *int64
-	prefix      *string
-	account     *int64 // nil: of any account
-	accountName string
-}
-
-// findKeys parses the argument that identifies keys, and --account. The error says so if
-// there is no such account.
-func findKeys(ctx context.Context, queries *db.Queries, cmd *cobra.Command, argument string) (namedKeys, error) {
-	named := namedKeys{argument: argument}
+// findKey returns the key with an id or a prefix, of the account of --account if that is given. The
+// error says that there is none, or that there are several.
+func findKey(ctx context.Context, queries *db.Queries, cmd *cobra.Command, argument string) (key db.APIKeyFindRow, err error) {
+	var named db.APIKeyFindParams
 	if id, err := strconv.ParseInt(argument, 10, 64); err == nil {
-		named.id = &id
+		named.ID = &id
 	} else {
-		named.prefix = &argument
+		named.Prefix = &argument
 	}
-	flag := cmd.Flags().Lookup(keyAccountFlag)
-	if !flag.Changed {
-		return named, nil
+	none := fmt.Errorf("there is no API key with the id or prefix %q", argument)
+	if flag := cmd.Flags().Lookup(keyAccountFlag); flag.Changed {
+		owner, err := findAccount(ctx, queries, flag.Value.String())
+		if err != nil {
+			return key, err
+		}
+		named.AccountID = &owner.ID
+		none = fmt.Errorf("the account %q has no API key with the id or prefix %q", flag.Value, argument)
 	}
-	named.accountName = flag.Value.String()
-	owner, err := findAccount(ctx, queries, named.accountName)
-	named.account = &owner.ID
-	return named, err
-}
-
-// missing returns the error that there is no such key.
-func (k namedKeys) missing() error {
-	if k.account != nil {
-		return fmt.Errorf("the account %q has no API key with the id or prefix %q", k.accountName, k.argument)
+	keys, err := queries.APIKeyFind(ctx, named)
+	switch {
+	case err != nil:
+		return key, err
+	case len(keys) == 0:
+		return key, none
+	case len(keys) > 1: // several may have the same prefix
+		return key, fmt.Errorf("%d API keys have the prefix %q; name one by its id", len(keys), argument)
+	default:
+		return keys[0], nil
 	}
-	return fmt.Errorf("there is no API key with the id or prefix %q", k.argument)
 }
 
 func (p *program) keyRevokeCommand() *cobra.Command {
@@ -342,18 +311,18 @@ func (p *program) keyRevokeCommand() *cobra.Command {
 		Use:   "revoke ID|PREFIX",
 		Short: "Revoke an API key within a second on every server",
 		Long: `Revoke revokes an API key, identified by its id or prefix, within a second on
-every server. Revoking it again changes nothing.`,
+every server. Revoking it again changes nothing. If several keys have the prefix, name
+one by its id.`,
 		Example: "  petstore key revoke petstore_4fTq2LxZ",
 		Args:    oneArgument(keyArgument),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				queries := db.New(database)
-				named, err := findKeys(ctx, queries, cmd, args[0])
+				key, err := findKey(ctx, queries, cmd, args[0])
 				if err != nil {
 					return err
 				}
-				revoked, err := queries.APIKeyRevoke(ctx, db.APIKeyRevokeParams{ID: named.id, Prefix: named.prefix, AccountID: named.account})
-				if err != nil {
+				if _, err := queries.APIKeyRevoke(ctx, db.APIKeyRevokeParams{ID: &key.ID}); err != nil {
 					return err
 				}
 				// The revocation of a key that was already revoked may be on the
@@ -361,13 +330,8 @@ every server. Revoking it again changes nothing.`,
 				if err := queries.AwaitStandby(ctx); err != nil {
 					return err
 				}
-				if len(revoked) == 0 {
-					return named.missing()
-				}
-				for _, key := range revoked {
-					fmt.Fprintf(p.stdout, "revoked key %d %s (%s)\n", key.ID, key.Prefix, key.Name)
-				}
-				return nil
+				_, err = fmt.Fprintf(p.stdout, "revoked key %d %s (%s)\n", key.ID, key.Prefix, key.Name)
+				return err
 			})
 		},
 	}

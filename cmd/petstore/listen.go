@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/url"
 	"strings"
 	"time"
 
@@ -15,7 +12,6 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/follow"
 	"petstore/internal/standardwebhooks"
-	"petstore/internal/transfer"
 )
 
 const (
@@ -84,7 +80,7 @@ func (o *listenOptions) validate(cmd *cobra.Command) error {
 	if _, ok := event.ParseID(o.after); !ok && o.after != afterLatest && o.after != afterStart {
 		return wrongUsage(cmd, "--after must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or %s or %s, but is %q", afterLatest, afterStart, o.after)
 	}
-	if o.forwardTo != "" && !isForwardURL(o.forwardTo) {
+	if o.forwardTo != "" && httpURL(o.forwardTo) == nil {
 		return wrongUsage(cmd, "--forward-to must be an http or https URL, such as http://localhost:3000/hook, but is %q", o.forwardTo)
 	}
 	for i, name := range o.types {
@@ -143,15 +139,24 @@ func (p *program) feed(of target) *follow.Feed {
 			text = "connected again"
 		},
 		Lost: func(err error, pause time.Duration) {
-			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNotConnected(err), pause.Round(100*time.Millisecond))
+			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNoResponse(err, follow.ResponseTimeout), pause.Round(100*time.Millisecond))
 		},
 	}
 }
 
-// followFeed follows a feed until Ctrl-C ends ctx. It then returns nil.
+// followFeed follows a feed until Ctrl-C ends ctx. It then returns nil. It returns an error of handle,
+// such as one of stdout, as it is.
 func followFeed(ctx context.Context, feed *follow.Feed, of string, handle func(context.Context, follow.Event) error) error {
-	if err := feed.Follow(ctx, handle); ctx.Err() == nil {
-		return streamError(of, err, feed.URL)
+	var failed error
+	err := feed.Follow(ctx, func(ctx context.Context, e follow.Event) error {
+		failed = handle(ctx, e)
+		return failed
+	})
+	if failed == nil {
+		failed = streamError(of, err, feed.URL)
+	}
+	if ctx.Err() == nil {
+		return failed
 	}
 	return nil
 }
@@ -170,7 +175,7 @@ func (p *program) printEvent(e follow.Event, asJSON bool) (err error) {
 func streamError(of string, err error, target string) error {
 	_, isStatus := errors.AsType[*follow.StatusError](err)
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, transfer.ErrReset):
+	case errors.Is(err, context.Canceled):
 		return err
 	case isStatus:
 		return fmt.Errorf("no %s from %s: %s", of, target, strings.TrimSuffix(err.Error(), "."))
@@ -179,16 +184,6 @@ func streamError(of string, err error, target string) error {
 	case errors.Is(err, follow.ErrNotFeed):
 		return fmt.Errorf("no %s from %s: %w; set PETSTORE_URL or --url to the URL of Petstore", of, target, err)
 	default:
-		return fmt.Errorf("no %s from %s: %s; %s", of, target, whyNotConnected(err), startServer)
+		return fmt.Errorf("no %s from %s: %s; %s", of, target, whyNoResponse(err, follow.ResponseTimeout), startServer)
 	}
-}
-
-// whyNotConnected explains briefly why there is no stream of events.
-func whyNotConnected(err error) string {
-	_, isRequest := errors.AsType[*url.Error](err)
-	_, isNetwork := errors.AsType[*net.OpError](err)
-	if isRequest || isNetwork || errors.Is(err, io.ErrUnexpectedEOF) {
-		return whyNoResponse(err, follow.ResponseTimeout)
-	}
-	return err.Error()
 }

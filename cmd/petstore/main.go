@@ -65,10 +65,10 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 		reads(p.serveCommand(), serverVariables()...), reads(p.workerCommand(), serverVariables()...),
 		reads(p.devCommand(), append(serverVariables(), "PETSTORE_PG_BIN")...), reads(p.migrateCommand(), migrateVariables...), reads(p.afterRestoreCommand(), migrateVariables[:2]...),
 		reads(p.accountCommand(), databaseVariables...), reads(p.keyCommand(), databaseVariables...),
-		reads(p.sandboxCommand(), databaseVariables...), reads(p.sampleCommand(), databaseVariables...), reads(p.seedCommand(), migrateVariables[:2]...),
+		reads(p.sandboxCommand(), databaseVariables...), reads(p.sampleCommand(), databaseVariables...), reads(p.seedCommand(), "DATABASE_URL", "PETSTORE_DIRECT_URL", "PETSTORE_DB_MAX_CONNS"),
 		reads(p.listenCommand(), clientVariables...), reads(p.apiCommand(), clientVariables...), reads(p.triggerCommand(), clientVariables...),
 		reads(p.logsCommand(), clientVariables...), reads(p.reportCommand(), clientVariables...), reads(p.importCommand(), clientVariables...), reads(p.exportCommand(), clientVariables...),
-		reads(p.openAPICommand(), "PETSTORE_BASE_URL"), reads(p.healthcheckCommand(), "PETSTORE_ADDR"),
+		reads(p.openAPICommand(), "PETSTORE_BASE_URL"), reads(p.healthcheckCommand(), "PETSTORE_ADDR", "PETSTORE_TLS_CERT_FILE"),
 		reads(p.configCommand(), variables()...), reads(p.doctorCommand(), serverVariables()...), p.versionCommand(), p.manCommand(),
 	)
 	showEnvironment(root)

@@ -109,6 +109,11 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 			t.Errorf("petstore %s --help does not name the environment variables:\n%s", command, help)
 		}
 	}
+	for command, variable := range map[string]string{"seed": "PETSTORE_DB_MAX_CONNS", "healthcheck": "PETSTORE_TLS_CERT_FILE"} {
+		if _, variables, _ := strings.Cut(must(t, nil, command, "--help"), "\nEnvironment variables"); !strings.Contains(variables, variable) {
+			t.Errorf("petstore %s --help does not name %s", command, variable)
+		}
+	}
 	if script := must(t, nil, "completion", "bash"); !strings.Contains(script, "petstore") {
 		t.Error("completion bash prints no script")
 	}
@@ -186,6 +191,8 @@ func TestValuesOfVariables(t *testing.T) {
 			"https://petstore.example/": false, "https://petstore.example/v1": false, "https://petstore.example?": false, "https://petstore.example#": false,
 			"https://user@petstore.example": false, "https://": false, "https://:8080": false, "petstore.example": false, "ftp://petstore.example": false,
 		},
+		"PETSTORE_DB_MAX_CONNS":    {"": true, "1": true, "0": false, "10001": false},
+		"PETSTORE_RATE_BURST":      {"": true, "1": true, "0": false, "-1": false},
 		"PETSTORE_REQUEST_TIMEOUT": {"1ms": true, "10s": true, "10001ms": false, "1m": false, "-1s": false},
 		"PETSTORE_TRUSTED_PROXIES": {
 			"": true, "127.0.0.1": true, "10.0.0.0/8": true, "::1": true, "2001:db8::/32": true, "10.0.0.0/8, 192.0.2.1 ,::1": true,
@@ -387,7 +394,9 @@ func TestRotateKey(t *testing.T) {
 	if _, err := database.Pool.Exec(t.Context(), "UPDATE api_keys SET prefix = $1", prefix(third)); err != nil {
 		t.Fatal(err)
 	}
-	refused("2 API keys have the prefix", "key", "rotate", prefix(third))
+	for _, command := range []string{"rotate", "revoke"} {
+		refused("2 API keys have the prefix", "key", command, prefix(third))
+	}
 	works(third)
 	must(t, environ, "account", "create", "other")
 	for _, command := range []string{"rotate", "revoke"} {
@@ -736,8 +745,8 @@ func wantPrivate(t *testing.T, dir string) {
 	}
 }
 
-// TestDevOpensTheReference: --port overrides PETSTORE_ADDR, and --open opens the
-// API reference. Without a browser, dev still runs.
+// TestDevOpensTheReference: --port overrides PETSTORE_ADDR, whose host may be the default of serve,
+// and --open opens the API reference. Without a browser, dev still runs.
 func TestDevOpensTheReference(t *testing.T) {
 	t.Parallel()
 	dir := pgtest.Dir(t)
@@ -757,9 +766,11 @@ func TestDevOpensTheReference(t *testing.T) {
 	if string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	without := begin(t, pgtest.Dir(t), append(environ, "PATH=/nowhere"), "dev", "--port", "0", "--open")
+	without := begin(t, pgtest.Dir(t), append(environ, "PATH=/nowhere", "PETSTORE_ADDR=:8080"), "dev", "--port", "0", "--open")
 	without.expect("the browser cannot be opened")
-	without.expect("listening")
+	if line := without.expect("listening"); strings.Contains(line, "127.0.0.1") {
+		t.Errorf("with PETSTORE_ADDR=:8080, dev does not listen on all addresses: %s", line)
+	}
 }
 
 func TestParseOrigins(t *testing.T) {

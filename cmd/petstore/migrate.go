@@ -159,7 +159,7 @@ func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrati
 	}
 	latest := ""
 	for _, migration := range all {
-		if !migration.AppliedAt.IsZero() {
+		if migration.AppliedAt != nil {
 			latest = migration.Name
 		}
 	}
@@ -193,31 +193,16 @@ func (p *program) confirm(ctx context.Context, effect, question, done string) er
 	}
 }
 
-// migrationObject is a migration in the output of --json.
-type migrationObject struct {
-	Name      string     `json:"name"`
-	AppliedAt *time.Time `json:"appliedAt"`
-}
-
 func (p *program) migrateStatus(ctx context.Context, m *postgres.Migrations, asJSON bool) error {
 	all, err := m.Status(ctx)
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		objects := make([]migrationObject, len(all))
-		for i, migration := range all {
-			if objects[i].Name = migration.Name; !migration.AppliedAt.IsZero() {
-				objects[i].AppliedAt = new(migration.AppliedAt.UTC())
-			}
-		}
-		return p.printJSON(objects)
+		return p.printJSON(all)
 	}
-	return printTable(p, "MIGRATION\tAPPLIED", all, func(migration postgres.Migration) string {
-		if migration.AppliedAt.IsZero() {
-			return migration.Name + "\tpending"
-		}
-		return migration.Name + "\t" + migration.AppliedAt.UTC().Format(time.RFC3339)
+	return printTable(p, "MIGRATION\tAPPLIED", all, func(one postgres.Migration) string {
+		return one.Name + "\t" + formatTime(one.AppliedAt, "pending")
 	})
 }
 

@@ -119,14 +119,10 @@ the last of them has ended. It asks for confirmation. Scripts without a terminal
 				if err != nil {
 					return err
 				}
-				if err := p.confirmDelete(ctx, cmd, yes, fmt.Sprintf("the sample %s of the account %q", args[0], owner)); err != nil {
-					return err
-				}
-				if err := deleteAccount(ctx, database, sample.ID, noSample(args[0], owner)); err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(p.stdout, "deleted sample %s\n", args[0])
-				return err
+				return p.remove(ctx, cmd, database, removal{
+					yes: yes, id: sample.ID, what: fmt.Sprintf("the sample %s of the account %q", args[0], owner),
+					done: "sample " + args[0], gone: noSample(args[0], owner),
+				})
 			})
 		},
 	}

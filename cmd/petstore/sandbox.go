@@ -158,14 +158,10 @@ after its start. It asks for confirmation. Scripts without a terminal need --yes
 		Args:    oneSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.withSandbox(cmd.Context(), args[0], func(ctx context.Context, database *postgres.DB, sandbox db.SandboxGetRow) error {
-				if err := p.confirmDelete(ctx, cmd, yes, fmt.Sprintf("the sandbox %s (%s) with its store and its keys", args[0], sandbox.Name)); err != nil {
-					return err
-				}
-				if err := deleteAccount(ctx, database, sandbox.ID, noSandbox(args[0])); err != nil {
-					return err
-				}
-				_, err := fmt.Fprintf(p.stdout, "deleted sandbox %s (%s)\n", args[0], sandbox.Name)
-				return err
+				name := fmt.Sprintf("sandbox %s (%s)", args[0], sandbox.Name)
+				return p.remove(ctx, cmd, database, removal{
+					yes: yes, id: sandbox.ID, what: "the " + name + " with its store and its keys", done: name, gone: noSandbox(args[0]),
+				})
 			})
 		},
 	}

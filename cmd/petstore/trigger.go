@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,16 +78,18 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 	}
 	feed := p.feed(sender.target)
 	feed.Types, feed.Connected = []string{string(kind)}, nil
-	feed.Lost = func(err error, _ time.Duration) { fmt.Fprintf(p.stderr, "no connection: %s\n", whyNotConnected(err)) }
+	feed.Lost = func(err error, _ time.Duration) {
+		fmt.Fprintf(p.stderr, "no connection: %s\n", whyNoResponse(err, follow.ResponseTimeout))
+	}
 	if err := feed.SeekEnd(ctx); err != nil {
 		return streamError("events", err, sender.url)
 	}
 	t := &triggering{client: sender}
-	err := triggers[kind](ctx, t)
-	if err == nil {
-		err = p.printNext(ctx, feed, asJSON)
+	triggers[kind](ctx, t)
+	if t.err == nil {
+		t.err = p.printNext(ctx, feed, asJSON)
 	}
-	return errors.Join(err, t.clean(ctx))
+	return errors.Join(t.err, t.clean(ctx))
 }
 
 // printNext prints the next event of a feed.
@@ -94,8 +97,8 @@ func (p *program) printNext(ctx context.Context, feed *follow.Feed, asJSON bool)
 	limited, cancel := context.WithTimeout(ctx, triggerPatience)
 	defer cancel()
 	errDone := errors.New("done")
-	err := feed.Follow(limited, func(_ context.Context, e follow.Event) error {
-		return errors.Join(errDone, p.printEvent(e, asJSON))
+	err := followFeed(limited, feed, "events", func(_ context.Context, e follow.Event) error {
+		return cmp.Or(p.printEvent(e, asJSON), errDone)
 	})
 	switch {
 	case errors.Is(err, errDone):
@@ -103,7 +106,7 @@ func (p *program) printNext(ctx context.Context, feed *follow.Feed, asJSON bool)
 	case limited.Err() != nil && ctx.Err() == nil:
 		return fmt.Errorf("the feed has no event %s after %s; is a worker running?", strings.Join(feed.Types, ", "), triggerPatience)
 	default:
-		return streamError("events", err, feed.URL)
+		return cmp.Or(err, ctx.Err())
 	}
 }
 

@@ -28,130 +28,107 @@ const (
 type object = map[string]any
 
 // triggers have the requests that make an event of each type happen.
-var triggers = map[event.Type]func(context.Context, *triggering) error{
-	event.PetCreated: func(ctx context.Context, t *triggering) error { return errOf(t.pet(ctx)) },
-	event.PetUpdated: func(ctx context.Context, t *triggering) error {
-		pet, err := t.pet(ctx)
-		return t.then(ctx, err, "PATCH", pet, object{"name": t.name()})
+var triggers = map[event.Type]func(context.Context, *triggering){
+	event.PetCreated: func(ctx context.Context, t *triggering) { t.pet(ctx) },
+	event.PetUpdated: func(ctx context.Context, t *triggering) {
+		t.send(ctx, "PATCH", t.pet(ctx).path, object{"name": t.name()})
 	},
-	event.PetDeleted: func(ctx context.Context, t *triggering) error {
-		pet, err := t.pet(ctx)
-		return t.then(ctx, err, "DELETE", pet, nil)
+	event.PetDeleted:      func(ctx context.Context, t *triggering) { t.send(ctx, "DELETE", t.pet(ctx).path, nil) },
+	event.CategoryCreated: func(ctx context.Context, t *triggering) { t.category(ctx) },
+	event.CategoryUpdated: func(ctx context.Context, t *triggering) {
+		t.send(ctx, "PATCH", t.category(ctx).path, object{"name": t.name()})
 	},
-	event.CategoryCreated: func(ctx context.Context, t *triggering) error { return errOf(t.category(ctx)) },
-	event.CategoryUpdated: func(ctx context.Context, t *triggering) error {
-		category, err := t.category(ctx)
-		return t.then(ctx, err, "PATCH", fmt.Sprintf("/categories/%d", category), object{"name": t.name()})
+	event.CategoryDeleted:  func(ctx context.Context, t *triggering) { t.send(ctx, "DELETE", t.category(ctx).path, nil) },
+	event.InventoryUpdated: func(ctx context.Context, t *triggering) { t.stockedPet(ctx) },
+	event.OrderPlaced:      func(ctx context.Context, t *triggering) { t.order(ctx) },
+	event.OrderUpdated: func(ctx context.Context, t *triggering) {
+		t.send(ctx, "PATCH", t.order(ctx).path, object{"shipDate": time.Now().UTC().AddDate(0, 0, 1).Format(time.RFC3339)})
 	},
-	event.CategoryDeleted: func(ctx context.Context, t *triggering) error {
-		category, err := t.category(ctx)
-		return t.then(ctx, err, "DELETE", fmt.Sprintf("/categories/%d", category), nil)
+	event.OrderCompleted: func(ctx context.Context, t *triggering) {
+		t.send(ctx, "PATCH", t.order(ctx).path, object{"complete": true})
 	},
-	event.InventoryUpdated: func(ctx context.Context, t *triggering) error { return errOf(t.stockedPet(ctx)) },
-	event.OrderPlaced:      func(ctx context.Context, t *triggering) error { return errOf(t.order(ctx)) },
-	event.OrderUpdated: func(ctx context.Context, t *triggering) error {
-		order, err := t.order(ctx)
-		return t.then(ctx, err, "PATCH", order, object{"shipDate": time.Now().UTC().AddDate(0, 0, 1).Format(time.RFC3339)})
+	event.OrderCancelled:   func(ctx context.Context, t *triggering) { t.send(ctx, "DELETE", t.order(ctx).path, nil) },
+	event.MessageQueued:    func(ctx context.Context, t *triggering) { t.message(ctx) },
+	event.MessageDelivered: func(ctx context.Context, t *triggering) { t.messageTo(ctx, http.StatusNoContent) },
+	event.MessageFailed: func(ctx context.Context, t *triggering) {
+		t.messageTo(ctx, http.StatusInternalServerError)
+		t.exhaust(ctx)
 	},
-	event.OrderCompleted: func(ctx context.Context, t *triggering) error {
-		order, err := t.order(ctx)
-		return t.then(ctx, err, "PATCH", order, object{"complete": true})
-	},
-	event.OrderCancelled: func(ctx context.Context, t *triggering) error {
-		order, err := t.order(ctx)
-		return t.then(ctx, err, "DELETE", order, nil)
-	},
-	event.MessageQueued:    func(ctx context.Context, t *triggering) error { return t.message(ctx) },
-	event.MessageDelivered: func(ctx context.Context, t *triggering) error { return t.messageTo(ctx, http.StatusNoContent) },
-	event.MessageFailed: func(ctx context.Context, t *triggering) error {
-		if err := t.messageTo(ctx, http.StatusInternalServerError); err != nil {
-			return err
-		}
-		return t.exhaust(ctx)
-	},
-	event.WebhookDisabled: func(ctx context.Context, t *triggering) error { return t.messageTo(ctx, http.StatusGone) },
-	event.StoreReset: func(ctx context.Context, t *triggering) error {
-		return t.do(ctx, "POST", "/sandboxes/current/reset", nil, nil)
-	},
+	event.WebhookDisabled: func(ctx context.Context, t *triggering) { t.messageTo(ctx, http.StatusGone) },
+	event.StoreReset:      func(ctx context.Context, t *triggering) { t.send(ctx, "POST", "/sandboxes/current/reset", nil) },
 }
 
-func errOf[T any](_ T, err error) error { return err }
-
-// triggering sends the requests of a trigger.
+// triggering sends the requests of a trigger. After an error, it sends none.
 type triggering struct {
 	*client
 
+	err     error
 	webhook string // the path of the webhook that the trigger has created; "": none
+}
+
+// created is a resource that a trigger has created.
+type created struct {
+	id   int64
+	path string
 }
 
 // name returns a name that no resource has.
 func (t *triggering) name() string { return "Trigger " + uuid.NewString()[:8] }
 
-// then sends a request after one that has returned an error or nil.
-func (t *triggering) then(ctx context.Context, err error, method, path string, body object) error {
-	if err != nil {
-		return err
+// send sends a request without a body if that is nil.
+func (t *triggering) send(ctx context.Context, method, path string, body object) {
+	if t.err != nil {
+		return
 	}
 	if body == nil {
-		return t.do(ctx, method, path, nil, nil)
+		t.err = t.do(ctx, method, path, nil, nil)
+	} else {
+		t.err = t.do(ctx, method, path, body, nil)
 	}
-	return t.do(ctx, method, path, body, nil)
 }
 
-// create creates a resource in a collection and returns its id.
-func (t *triggering) create(ctx context.Context, collection string, body object) (id int64, err error) {
+// create creates a resource in a collection.
+func (t *triggering) create(ctx context.Context, collection string, body object) created {
+	if t.err != nil {
+		return created{}
+	}
 	var made struct{ ID int64 }
-	err = t.do(ctx, "POST", collection, body, &made)
-	return made.ID, err
+	t.err = t.do(ctx, "POST", collection, body, &made)
+	return created{made.ID, fmt.Sprintf("%s/%d", collection, made.ID)}
 }
 
-// category creates a category and returns its id.
-func (t *triggering) category(ctx context.Context) (id int64, err error) {
+func (t *triggering) category(ctx context.Context) created {
 	return t.create(ctx, "/categories", object{"name": t.name()})
 }
 
-// pet creates a pet in a new category and returns its path.
-func (t *triggering) pet(ctx context.Context) (path string, err error) {
-	category, err := t.category(ctx)
-	if err != nil {
-		return "", err
-	}
-	id, err := t.create(ctx, "/pets", object{"name": t.name(), "categoryId": category})
-	return fmt.Sprintf("/pets/%d", id), err
+// pet creates a pet in a new category.
+func (t *triggering) pet(ctx context.Context) created {
+	return t.create(ctx, "/pets", object{"name": t.name(), "categoryId": t.category(ctx).id})
 }
 
-// stockedPet creates a pet with two units and returns its id.
-func (t *triggering) stockedPet(ctx context.Context) (id int64, err error) {
-	path, err := t.pet(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if _, err := fmt.Sscanf(path, "/pets/%d", &id); err != nil {
-		return 0, err
-	}
-	return id, t.do(ctx, "PUT", fmt.Sprintf("/store/inventory/%d", id), object{"quantity": 2}, nil)
+// stockedPet creates a pet with two units.
+func (t *triggering) stockedPet(ctx context.Context) created {
+	pet := t.pet(ctx)
+	t.send(ctx, "PUT", fmt.Sprintf("/store/inventory/%d", pet.id), object{"quantity": 2})
+	return pet
 }
 
-// order places an order for a new pet and returns its path.
-func (t *triggering) order(ctx context.Context) (path string, err error) {
-	pet, err := t.stockedPet(ctx)
-	if err != nil {
-		return "", err
-	}
-	id, err := t.create(ctx, "/store/orders", object{"petId": pet, "quantity": 1})
-	return fmt.Sprintf("/store/orders/%d", id), err
+// order places an order for a new pet.
+func (t *triggering) order(ctx context.Context) created {
+	return t.create(ctx, "/store/orders", object{"petId": t.stockedPet(ctx).id, "quantity": 1})
 }
 
-func (t *triggering) message(ctx context.Context) error {
-	return t.do(ctx, "POST", "/messages", object{"message": t.name()}, nil)
+func (t *triggering) message(ctx context.Context) {
+	t.send(ctx, "POST", "/messages", object{"message": t.name()})
 }
 
 // messageTo queues a message for a new webhook of this machine, which returns a status to
 // every event until the trigger ends.
-func (t *triggering) messageTo(ctx context.Context, status int) error {
+func (t *triggering) messageTo(ctx context.Context, status int) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return err
+		t.err = err
+		return
 	}
 	receiver := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }),
@@ -159,15 +136,14 @@ func (t *triggering) messageTo(ctx context.Context, status int) error {
 	}
 	go func() { _ = receiver.Serve(listener) }() // ends with the process
 	var made struct{ ID string }
-	err = t.do(ctx, "POST", "/webhooks", object{"url": "http://" + listener.Addr().String(), "types": []string{"message.queued"}}, &made)
-	if failed, ok := errors.AsType[*follow.StatusError](err); ok && failed.Code == "url_not_allowed" {
-		return fmt.Errorf("%s allows no webhooks to this machine, which this type of events needs; use petstore dev, or set PETSTORE_WEBHOOK_ALLOW of the server", t.url)
+	t.err = t.do(ctx, "POST", "/webhooks", object{"url": "http://" + listener.Addr().String(), "types": []string{"message.queued"}}, &made)
+	if failed, ok := errors.AsType[*follow.StatusError](t.err); ok && failed.Code == "url_not_allowed" {
+		t.err = fmt.Errorf("%s allows no webhooks to this machine, which this type of events needs; use petstore dev, or set PETSTORE_WEBHOOK_ALLOW of the server", t.url)
 	}
-	if err != nil {
-		return err
+	if t.err == nil {
+		t.webhook = "/webhooks/" + made.ID
 	}
-	t.webhook = "/webhooks/" + made.ID
-	return t.message(ctx)
+	t.message(ctx)
 }
 
 // triedDelivery is the delivery of an event to a webhook.
@@ -177,14 +153,16 @@ type triedDelivery struct {
 }
 
 // exhaust retries the delivery of a message at once until it has no attempts left.
-func (t *triggering) exhaust(ctx context.Context) error {
+func (t *triggering) exhaust(ctx context.Context) {
+	if t.err != nil {
+		return
+	}
 	limited, cancel := context.WithTimeout(ctx, triggerPatience)
 	defer cancel()
-	err := t.retryUntilFailed(limited)
-	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("the delivery of the message has attempts left after %s; is a worker running?", triggerPatience)
+	t.err = t.retryUntilFailed(limited)
+	if t.err != nil && limited.Err() != nil && ctx.Err() == nil {
+		t.err = fmt.Errorf("the delivery of the message has attempts left after %s; is a worker running?", triggerPatience)
 	}
-	return err
 }
 
 func (t *triggering) retryUntilFailed(ctx context.Context) error {

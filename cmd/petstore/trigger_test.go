@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"io"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"petstore/internal/api"
@@ -37,6 +41,27 @@ func TestTrigger(t *testing.T) {
 	_, _, err := execute(t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + owner}, "trigger", "store.reset")
 	if err == nil || !strings.HasPrefix(err.Error(), `trigger changes the store, but the API key belongs to the account "acme of TestTrigger", which is not a sandbox`) {
 		t.Errorf("trigger in an account: %v", err)
+	}
+}
+
+// fullDisk is a stdout to which no write succeeds.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) {
+	return 0, &os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}
+}
+
+// TestFullDisk: the commands that print events fail if they cannot.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	for _, args := range [][]string{{"trigger", "pet.created"}, {"listen", "--after", "start"}} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		err := run(ctx, args, &program{environ: s.environ, dir: emptyDir, stdout: fullDisk{}, stderr: io.Discard})
+		cancel()
+		if err == nil || err.Error() != "cannot write /dev/stdout: no space left on device" {
+			t.Errorf("petstore %q on a full disk: %v", args, err)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -20,22 +19,16 @@ func (c config) webhookMistakes() (mistakes []string) {
 			mistakes = append(mistakes, fmt.Sprintf("PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, such as 10.1.0.0/16, 10.1.2.3:8080 or [fd00::/8]:8080, but has %q", text))
 		}
 	}
-	if _, err := c.webhookProxy(); err != nil {
+	if _, valid := c.webhookProxy(); !valid {
 		mistakes = append(mistakes, "PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy, such as http://proxy.example:3128")
 	}
 	return mistakes
 }
 
 // webhookProxy returns the URL of the proxy, or nil if there is none.
-func (c config) webhookProxy() (*url.URL, error) {
-	if c.WebhookProxy == "" {
-		return nil, nil //nolint:nilnil // there is no proxy
-	}
-	proxy, err := url.Parse(c.WebhookProxy)
-	if err != nil || proxy.Scheme != "http" && proxy.Scheme != "https" || proxy.Hostname() == "" || strings.Trim(proxy.Path, "/") != "" {
-		return nil, errors.New("the URL of the proxy is invalid")
-	}
-	return proxy, nil
+func (c config) webhookProxy() (proxy *url.URL, valid bool) {
+	proxy = httpURL(c.WebhookProxy)
+	return proxy, c.WebhookProxy == "" || proxy != nil && strings.Trim(proxy.Path, "/") == ""
 }
 
 // guard returns the guard of the URLs of webhooks. loadConfig has validated the settings.

@@ -19,8 +19,8 @@ import (
 	"petstore/internal/postgres"
 )
 
-// apiKey is the ApiKey schema of the spec.
-type apiKey struct {
+// Key is the ApiKey schema of the spec.
+type Key struct {
 	ID         int64      `json:"id"`
 	Name       string     `json:"name"`
 	Scope      string     `json:"scope"`
@@ -33,13 +33,14 @@ type apiKey struct {
 
 // KeyWithSecret is the ApiKeyWithSecret schema of the spec.
 type KeyWithSecret struct {
-	apiKey
+	Key
 
 	Secret string `json:"secret"`
 }
 
-func apiKeyFrom(row db.APIKeyListRecentRow) apiKey {
-	return apiKey{
+// KeyFrom returns the representation of an API key.
+func KeyFrom(row db.APIKeyListRecentRow) Key {
+	return Key{
 		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt.UTC(),
 		ExpiresAt: inUTC(row.ExpiresAt), LastUsedAt: inUTC(row.LastUsedAt), RevokedAt: inUTC(row.RevokedAt),
 	}
@@ -47,7 +48,7 @@ func apiKeyFrom(row db.APIKeyListRecentRow) apiKey {
 
 // newAPIKeyFrom returns a key that was just created, with its secret.
 func newAPIKeyFrom(row db.APIKeyCreateRow, secret auth.Secret) KeyWithSecret {
-	return KeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
+	return KeyWithSecret{KeyFrom(db.APIKeyListRecentRow{
 		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
 	}), secret.Reveal()}
 }
@@ -67,8 +68,8 @@ func (s *Server) getAccount(c *gin.Context) error {
 		ID        string    `json:"id"`
 		Name      string    `json:"name"`
 		CreatedAt time.Time `json:"createdAt"`
-		APIKey    apiKey    `json:"apiKey"`
-	}{account.PublicID(row.ID, gate.Caller(c).IsSandbox()), row.Name, row.CreatedAt.UTC(), apiKeyFrom(db.APIKeyListRecentRow{
+		APIKey    Key       `json:"apiKey"`
+	}{account.PublicID(row.ID, gate.Caller(c).IsSandbox()), row.Name, row.CreatedAt.UTC(), KeyFrom(db.APIKeyListRecentRow{
 		ID: row.KeyID, Name: row.KeyName, Scope: row.KeyScope, Prefix: row.KeyPrefix, CreatedAt: row.KeyCreatedAt,
 		ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 	})})
@@ -81,14 +82,14 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	return writePage(s, c, p, list[db.APIKeyListRecentRow, apiKey]{
+	return writePage(s, c, p, list[db.APIKeyListRecentRow, Key]{
 		find: func(ctx context.Context) ([]db.APIKeyListRecentRow, error) {
 			return s.reads.APIKeyListRecent(ctx, db.APIKeyListRecentParams{AccountID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.reads.APIKeyCountRecent(ctx, p.account)
 		},
-		item:     apiKeyFrom,
+		item:     KeyFrom,
 		cursorOf: func(row db.APIKeyListRecentRow) httpjson.Position { return httpjson.Position{ID: row.ID} },
 	})
 }
@@ -99,7 +100,7 @@ func (s *Server) getAPIKey(c *gin.Context, id int64) error {
 	if err != nil {
 		return orNotFound(err, errAPIKeyNotFound)
 	}
-	return httpjson.WriteUntagged(c.Writer, c.Request, apiKeyFrom(db.APIKeyListRecentRow(row)))
+	return httpjson.WriteUntagged(c.Writer, c.Request, KeyFrom(db.APIKeyListRecentRow(row)))
 }
 
 func (s *Server) createAPIKey(c *gin.Context) error {
@@ -160,7 +161,7 @@ func (s *Server) rotateAPIKey(c *gin.Context, id int64) error {
 		if err == nil {
 			err = checkExpiry(row.ExpiresAt, gate.Caller(c)) // which rolls the rotation back
 		}
-		return KeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
+		return KeyWithSecret{KeyFrom(db.APIKeyListRecentRow{
 			ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
 			ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 		}), secret.Reveal()}, err

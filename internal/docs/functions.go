@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	texttemplate "text/template"
 	"time"
 )
@@ -29,7 +28,6 @@ func (p *page) functions() template.FuncMap {
 		"forms":     func() bool { return p.template != "all" },
 		"class":     statusClass,
 		"lower":     strings.ToLower,
-		"field":     newField,
 		"errorLink": p.errorLink(),
 		"modelLink": p.modelLink,
 		"stability": p.stability,
@@ -57,10 +55,6 @@ func withoutTable(text string) string {
 func (p *page) stability(label string) template.HTML {
 	label = template.HTMLEscapeString(label)
 	return template.HTML(` <a class="badge badge-` + label + `" href="` + p.Root() + `docs/requests#stability">` + label + "</a>") //nolint:gosec // escaped
-}
-
-func newField(name string, required bool, schema *Schema, text string) Field {
-	return Field{name, required, schema, text}
 }
 
 // modelLink returns the URL of a model, on this page if it has the model.
@@ -106,26 +100,19 @@ func (p *page) text() []byte { return p.execute(p.template + ".md") }
 
 func (p *page) execute(name string) []byte {
 	functions := texttemplate.FuncMap{
-		"text":  func(source string) string { return specLinks(source, p.Root()) },
-		"field": newField,
+		"text": func(source string) string { return specLinks(source, p.Root()) },
 		"modelLink": func(name string) string {
 			return strings.Replace(p.modelLink(name), "models#", "models.md#", 1)
 		},
 		"toMarkdown": func(path string) string { return strings.TrimPrefix(path, "docs/") + ".md" },
 	}
-	read := texttemplate.Must(markdownTemplates().Clone()).Funcs(functions)
+	read := texttemplate.Must(texttemplate.New("").Funcs(functions).ParseFS(templateFiles, "templates/*.md"))
 	var text bytes.Buffer
 	if err := read.ExecuteTemplate(&text, name, p); err != nil {
 		panic(err)
 	}
 	return append(bytes.TrimSpace(text.Bytes()), '\n')
 }
-
-var markdownTemplates = sync.OnceValue(func() *texttemplate.Template {
-	unbound := func(string) string { return "" }
-	names := texttemplate.FuncMap{"text": unbound, "modelLink": unbound, "toMarkdown": unbound, "field": newField}
-	return texttemplate.Must(texttemplate.New("").Funcs(names).ParseFS(templateFiles, "templates/*.md"))
-})
 
 var specLink = regexp.MustCompile(`\]\((docs/[\w/-]+)`)
 

@@ -8,12 +8,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Group is a heading above tags of the reference.
-type Group struct {
-	Title, Description string // "" for a tag without a group
-	Tags               []*Tag
-}
-
 // Tag is a page of the reference.
 type Tag struct {
 	Name, Title, Description string
@@ -50,7 +44,6 @@ type Model struct {
 // Reference is the spec, arranged for readers.
 type Reference struct {
 	Title, Version, Description string
-	Groups                      []Group
 	Tags                        []*Tag // with operations
 	Operations                  []*Operation
 	Models                      []Model
@@ -68,9 +61,6 @@ func newReference(specJSON []byte) (*Reference, error) {
 		Operations: s.operations(), tagOf: map[*Operation]*Tag{},
 	}
 	for _, t := range s.Tags {
-		if t.Parent == "" {
-			r.Groups = append(r.Groups, Group{Title: title(t.Name), Description: t.Description})
-		}
 		page := &Tag{Name: t.Name, Title: title(t.Name), Description: t.Description, Group: t.Parent}
 		for _, o := range r.Operations {
 			if o.Tags[0] == t.Name {
@@ -78,12 +68,9 @@ func newReference(specJSON []byte) (*Reference, error) {
 				r.tagOf[o] = page
 			}
 		}
-		if len(page.Operations) == 0 {
-			continue
+		if len(page.Operations) > 0 {
+			r.Tags = append(r.Tags, page)
 		}
-		r.Tags = append(r.Tags, page)
-		last := &r.Groups[len(r.Groups)-1]
-		last.Tags = append(last.Tags, page)
 	}
 	r.findModels(s)
 	return r, nil
@@ -221,17 +208,10 @@ func (o *Operation) Status() string {
 	return status
 }
 
-// ResponseHeader is a header of a response.
-type ResponseHeader struct{ Name, Description string }
-
-// Headers lists the headers of the first successful response.
-func (o *Operation) Headers() []ResponseHeader {
+// Response returns the first successful response.
+func (o *Operation) Response() *Response {
 	_, response := o.success()
-	var all []ResponseHeader
-	for _, h := range response.Headers {
-		all = append(all, ResponseHeader{h.Name, h.Value.Description})
-	}
-	return all
+	return response
 }
 
 // Returns returns the body of the first successful response, or nil.

@@ -131,14 +131,9 @@ func modelPath(name string) string { return "docs/reference/models#model-" + nam
 
 func (s *Site) eventEntries() []found {
 	var all []found
-	for _, o := range s.reference.Operations {
-		for _, p := range o.Parameters {
-			if o.ID != "listEvents" || p.Name != "type" {
-				continue
-			}
-			for _, v := range p.Schema.Element().Values() {
-				all = append(all, found{Kind: "event", Title: v.Value, Path: eventTypes + v.Value, Text: terms(v.Meaning)})
-			}
+	for _, t := range s.reference.Tags {
+		for _, e := range t.EventTypes() {
+			all = append(all, found{Kind: "event", Title: e.Name, Path: eventTypes + e.Name, Text: terms(e.Text)})
 		}
 	}
 	return all

@@ -17,7 +17,6 @@ type spec struct {
 		Version     string `json:"version"`
 		Description string `json:"description"`
 	} `json:"info"`
-	Security   []any                        `json:"security"`
 	Tags       []tag                        `json:"tags"`
 	Paths      ordered[ordered[*Operation]] `json:"paths"`
 	Components struct {
@@ -83,11 +82,13 @@ type Parameter struct {
 	Example     jsontext.Value `json:"example,omitzero"`
 }
 
+// Field returns the parameter as the pages show fields.
+func (p Parameter) Field() Field { return Field{p.Name, p.Required, p.Schema, p.Description} }
+
 // Body is the body of a request.
 type Body struct {
-	Description string          `json:"description"`
-	Required    bool            `json:"required"`
-	Content     ordered[*Media] `json:"content"`
+	Required bool            `json:"required"`
+	Content  ordered[*Media] `json:"content"`
 }
 
 // Response is a response of an operation.
@@ -103,9 +104,7 @@ type Response struct {
 type Header struct {
 	reference
 
-	Description string         `json:"description"`
-	Schema      *Schema        `json:"schema"`
-	Example     jsontext.Value `json:"example"`
+	Description string `json:"description"`
 }
 
 // Media is a body in one format.
@@ -118,8 +117,7 @@ type Media struct {
 type example struct {
 	reference
 
-	Summary string         `json:"summary"`
-	Value   jsontext.Value `json:"value"`
+	Value jsontext.Value `json:"value"`
 }
 
 // code returns the code in the example of an error.
@@ -207,17 +205,8 @@ func parseSpec(text []byte) (*spec, error) {
 	for _, named := range s.Components.Schemas {
 		named.Value.Model = named.Name
 	}
-	for _, h := range s.Components.Headers {
-		s.resolveSchema(h.Value.Schema)
-	}
-	for _, p := range s.Components.Parameters {
-		s.resolveSchema(p.Value.Schema)
-	}
 	for _, named := range s.Components.Schemas {
 		s.resolveSchema(named.Value)
-	}
-	for _, r := range s.Components.Responses {
-		s.resolveResponse(r.Value)
 	}
 	for _, path := range s.Paths {
 		shared, _ := path.Value.at("parameters")
@@ -271,7 +260,6 @@ func (s *spec) resolveResponse(r *Response) {
 		if known, found := s.Components.Headers.at(h.Value.target()); found {
 			r.Headers[i].Value = known
 		}
-		s.resolveSchema(r.Headers[i].Value.Schema)
 	}
 	s.resolveContent(r.Content)
 }

@@ -108,12 +108,26 @@ func (f *Feed) SeekEnd(ctx context.Context) error {
 		return err
 	}
 	defer response.Body.Close()
-	target, _, found := strings.Cut(strings.TrimPrefix(response.Header.Get("Link"), "<"), ">")
-	next, err := url.Parse(target)
-	if err != nil || !found || next.Query().Get("after") == "" {
+	next := NextLink(response.Header)
+	if next == nil || next.Query().Get("after") == "" {
 		return fmt.Errorf("%w: it has no link to the end", ErrNotFeed)
 	}
 	f.After = next.Query().Get("after")
+	return nil
+}
+
+// NextLink returns the link rel="next" of a header (RFC 8288), or nil.
+func NextLink(header http.Header) *url.URL {
+	for _, line := range header.Values("Link") {
+		for link := range strings.SplitSeq(line, ",") {
+			target, parameters, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(link), "<"), ">")
+			if strings.Contains(parameters, `rel="next"`) {
+				if next, err := url.Parse(target); err == nil {
+					return next
+				}
+			}
+		}
+	}
 	return nil
 }
 
@@ -264,6 +278,7 @@ func (f *Feed) try(ctx context.Context, query url.Values, header http.Header) (*
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
+		defer time.AfterFunc(cmp.Or(f.silence, defaultSilence), func() { response.Body.Close() }).Stop()
 		text, err := io.ReadAll(io.LimitReader(response.Body, maxError))
 		if err != nil {
 			text = nil // the status says enough

@@ -184,6 +184,22 @@ func TestFollowLeavesASilentStream(t *testing.T) {
 	}
 }
 
+// TestFollowLeavesASilentError: the body of an error that stops does not keep Follow from the next attempt.
+func TestFollowLeavesASilentError(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, stream("retry: 1\n\n"+event(1)), func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusBadGateway)
+		_ = http.NewResponseController(w).Flush() // the client may be gone
+		<-r.Context().Done()
+	}, stream(event(2)))
+	feed := &follow.Feed{URL: s.url, Key: "key"}
+	feed.SetSilence(300 * time.Millisecond)
+	ids, lost, err := run(t, feed, 2)
+	if !errors.Is(err, errEnough) || len(ids) != 2 || len(lost) != 2 || !strings.Contains(lost[1].Error(), "502") {
+		t.Errorf("received %q, lost %v, %v", ids, lost, err)
+	}
+}
+
 // TestSeekEnd reads the end of the feed from the link of the page, also behind a proxy.
 func TestSeekEnd(t *testing.T) {
 	t.Parallel()

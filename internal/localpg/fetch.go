@@ -172,7 +172,9 @@ func (f finder) download(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("%s returns %s", address, response.Status)
 	}
 	begin := time.Now()
-	archive, err := io.ReadAll(io.LimitReader(f.watch(response), maxArchive))
+	screen, isFile := f.progress.(*os.File)
+	body := f.watch(response, isFile && term.IsTerminal(int(screen.Fd())))
+	archive, err := io.ReadAll(io.LimitReader(body, maxArchive))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", address, err)
 	}
@@ -185,38 +187,43 @@ func (f finder) download(ctx context.Context) ([]byte, error) {
 	return archive, nil
 }
 
-// watch returns the body of the download, and writes to progress how large it is. On a
-// terminal, it also writes how much of it has come.
-func (f finder) watch(response *http.Response) io.Reader {
+// watch returns the body of the download, and writes to progress how large it is, if the server says so.
+// On a terminal, it also writes how much of it has come.
+func (f finder) watch(response *http.Response, isTerminal bool) io.Reader {
 	if f.progress == nil {
 		return response.Body
 	}
 	const megabyte = 1e6
-	fmt.Fprintf(f.progress, "Downloading PostgreSQL %s (%.1f MB) into %s, once.\n", fetchVersion, float64(response.ContentLength)/megabyte, f.cache)
-	if screen, ok := f.progress.(*os.File); !ok || !term.IsTerminal(int(screen.Fd())) {
+	size, of := "", ""
+	if response.ContentLength >= 0 {
+		of = fmt.Sprintf(" of %.1f", float64(response.ContentLength)/megabyte)
+		size = fmt.Sprintf(" (%.1f MB)", float64(response.ContentLength)/megabyte)
+	}
+	fmt.Fprintf(f.progress, "Downloading PostgreSQL %s%s into %s, once.\n", fetchVersion, size, f.cache)
+	if !isTerminal {
 		return response.Body
 	}
-	return &counter{response.Body, func(read int64) {
-		fmt.Fprintf(f.progress, "\r%.1f of %.1f MB", float64(read)/megabyte, float64(response.ContentLength)/megabyte)
-		if read == response.ContentLength {
+	return &counter{response.Body, func(read int64, ended bool) {
+		if ended {
 			fmt.Fprint(f.progress, "\r\x1b[K")
+		} else {
+			fmt.Fprintf(f.progress, "\r%.1f%s MB", float64(read)/megabyte, of)
 		}
 	}, 0}
 }
 
-// counter reports the number of bytes that were read.
+// counter reports the number of bytes that were read, and the end.
 type counter struct {
 	io.Reader
 
-	report func(read int64)
+	report func(read int64, ended bool)
 	read   int64
 }
 
 func (c *counter) Read(into []byte) (int, error) {
 	n, err := c.Reader.Read(into)
-	if c.read += int64(n); n > 0 {
-		c.report(c.read)
-	}
+	c.read += int64(n)
+	c.report(c.read, err != nil)
 	return n, err
 }
 

@@ -42,12 +42,12 @@ type Migrations struct {
 
 // Migration is one migration of the schema.
 type Migration struct {
-	Version int64
-	Name    string // of its file
-	// AppliedAt is zero while the migration is pending.
-	AppliedAt time.Time
+	Version int64  `json:"-"`
+	Name    string `json:"name"` // of its file
+	// AppliedAt is nil while the migration is pending.
+	AppliedAt *time.Time `json:"appliedAt"`
 	// Duration is the time that Up or Down took for it.
-	Duration time.Duration
+	Duration time.Duration `json:"-"`
 }
 
 // OpenMigrations opens its own connection to url, without the statement limits of
@@ -198,7 +198,7 @@ func (m *Migrations) Up(ctx context.Context) (applied []Migration, err error) {
 // pending returns the migrations that are not applied.
 func (m *Migrations) pending(ctx context.Context) ([]Migration, error) {
 	all, err := m.Status(ctx)
-	return slices.DeleteFunc(all, func(one Migration) bool { return !one.AppliedAt.IsZero() }), err
+	return slices.DeleteFunc(all, func(one Migration) bool { return one.AppliedAt != nil }), err
 }
 
 // Down reverts the latest migration and returns it, or nothing if there is none. It returns an
@@ -233,7 +233,10 @@ func (m *Migrations) Status(ctx context.Context) ([]Migration, error) {
 	}
 	all := make([]Migration, len(statuses))
 	for i, status := range statuses {
-		all[i] = Migration{Version: status.Source.Version, Name: status.Source.Path, AppliedAt: status.AppliedAt}
+		all[i] = Migration{Version: status.Source.Version, Name: status.Source.Path}
+		if !status.AppliedAt.IsZero() {
+			all[i].AppliedAt = new(status.AppliedAt.UTC())
+		}
 	}
 	return all, nil
 }

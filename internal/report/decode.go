@@ -20,27 +20,25 @@ func (e *Exchange) SetMessages(text string) error {
 		return err
 	}
 	e.Redacted = m.Redacted
-	for _, h := range m.Request.Headers {
-		switch h.Name {
-		case "User-Agent":
-			e.Agent = h.Value
-		case "Accept":
-			e.Accept = h.Value
-		case "Prefer":
-			e.Prefer = strings.Trim(e.Prefer+", "+h.Value, ", ")
-		case "If-Match":
-			e.IfMatch = h.Value
-		case "If-None-Match":
-			e.IfNoneMatch = h.Value
-		case "Last-Event-Id":
-			e.LastEventID = h.Value
-		}
-	}
+	e.Agent, e.Accept, e.Prefer = values(&m.Request, "User-Agent"), values(&m.Request, "Accept"), values(&m.Request, "Prefer")
+	e.IfMatch, e.IfNoneMatch = values(&m.Request, "If-Match"), values(&m.Request, "If-None-Match")
+	e.LastEventID = values(&m.Request, "Last-Event-Id")
 	e.Body = bodyOf(m.Request)
 	if m.Response != nil {
 		e.setResponse(m.Response)
 	}
 	return nil
+}
+
+// values returns the value of a header of a message. Several are a list (RFC 9110, section 5.3).
+func values(m *exchange.Message, name string) string {
+	var all []string
+	for _, h := range m.Headers {
+		if h.Name == name {
+			all = append(all, h.Value)
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // bodyOf identifies a body. It does not know a body that is cut, nor one that nobody has read.
@@ -53,26 +51,10 @@ func bodyOf(m exchange.Message) Body {
 }
 
 func (e *Exchange) setResponse(m *exchange.Message) {
-	for _, h := range m.Headers {
-		switch h.Name {
-		case "Etag":
-			e.ETag = h.Value
-		case "Link":
-			e.Link = strings.Trim(e.Link+", "+h.Value, ", ")
-		case "Location":
-			e.Location = h.Value
-		case "Ratelimit":
-			e.RateLimit = h.Value
-		case "Ratelimit-Policy":
-			e.RateLimitPolicy = h.Value
-		case "Retry-After":
-			e.RetryAfter = parseRetryAfter(h.Value)
-		case "Idempotent-Replayed":
-			e.Replayed = true
-		case "Deprecation":
-			e.Deprecated = true
-		}
-	}
+	e.ETag, e.Link, e.Location = values(m, "Etag"), values(m, "Link"), values(m, "Location")
+	e.RateLimit, e.RateLimitPolicy = values(m, "Ratelimit"), values(m, "Ratelimit-Policy")
+	e.RetryAfter = parseRetryAfter(values(m, "Retry-After"))
+	e.Replayed, e.Deprecated = values(m, "Idempotent-Replayed") != "", values(m, "Deprecation") != ""
 	e.IsEmpty = m.Body == "[]" || e.Operation == "getMessage" && strings.Contains(m.Body, `"status":"queued"`)
 	e.HasEvents = e.streams() && strings.Contains(m.Body, "\nevent:")
 	if e.Code != "validation_failed" && e.Code != "invalid_parameter" || m.Size > exchange.MaxBody {

@@ -1,10 +1,12 @@
 package report
 
 import (
+	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
+
+	"petstore/internal/follow"
 )
 
 var pageRules = []Rule{
@@ -81,7 +83,7 @@ func judgeEnds(r *Record, f *finding) {
 		if !e.lists() || e.Status != 200 || e.IfNoneMatch != "" { // with it, the client checks for a change
 			continue
 		}
-		if next := nextLink(e.Link); next != nil {
+		if next := e.next(); next != nil {
 			links[page{e.client(), cursorPlace{e.episode, next.Query().Get("cursor")}, e.Path}]++
 			continue
 		}
@@ -118,7 +120,7 @@ type pageLinks map[cursorPlace][]url.Values
 func (r *Record) links() pageLinks {
 	links := pageLinks{}
 	for _, e := range r.all {
-		if next := nextLink(e.Link); next != nil {
+		if next := e.next(); next != nil {
 			at := cursorPlace{e.episode, next.Query().Get("cursor")}
 			links[at] = append(links[at], next.Query())
 		}
@@ -139,18 +141,8 @@ func (l pageLinks) has(cursor string) bool {
 	return false
 }
 
-// nextLink returns the link rel="next" in a header, or nil.
-func nextLink(header string) *url.URL {
-	for link := range strings.SplitSeq(header, ",") {
-		target, parameters, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(link), "<"), ">")
-		if strings.Contains(parameters, `rel="next"`) {
-			if next, err := url.Parse(target); err == nil {
-				return next
-			}
-		}
-	}
-	return nil
-}
+// next returns the link to the page after the one that an exchange got, or nil.
+func (e *Exchange) next() *url.URL { return follow.NextLink(http.Header{"Link": {e.Link}}) }
 
 // sameQuery reports whether two queries have the same parameters, in any order.
 func sameQuery(a, b url.Values) bool { return a.Encode() == b.Encode() }

@@ -58,7 +58,7 @@ func NewMetrics() *Metrics {
 	made := promauto.With(registry)
 	limited := made.NewCounterVec(prometheus.CounterOpts{
 		Name: "petstore_http_rate_limited_total",
-		Help: "Responses with status 429, by the limit: key (rate of an API key), account (rate of an account), concurrency (requests of an account in progress) or address (failed authentications from an address).",
+		Help: "Responses with status 429, by the limit: key (rate of an API key), account (rate of an account), sandboxes (rate of its sandboxes together), concurrency (share of an account in a resource) or address (failed authentications from an address).",
 	}, []string{"limit"})
 	m := &Metrics{
 		registry: registry,
@@ -118,8 +118,8 @@ func (m *Metrics) SetVersion(version string) {
 }
 
 // watchCounter exports a counter that somebody else counts.
-func (m *Metrics) watchCounter(name, help string, labels prometheus.Labels, value func() uint64) {
-	promauto.With(m.registry).NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(value()) })
+func (m *Metrics) watchCounter(name, help string, labels prometheus.Labels, value func() float64) {
+	promauto.With(m.registry).NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, value)
 }
 
 // watchGauge exports a value that somebody else measures.
@@ -129,19 +129,44 @@ func (m *Metrics) watchGauge(name, help string, labels prometheus.Labels, value 
 
 // WatchPool exports the statistics of a connection pool. Call it at most once, as
 // WatchWrites, WatchKeys, WatchConnections and WatchCertificate.
-func (m *Metrics) WatchPool(pool *pgxpool.Pool) { m.registry.MustRegister(poolCollector{pool}) }
+func (m *Metrics) WatchPool(pool *pgxpool.Pool) {
+	const prefix = "petstore_db_pool_"
+	for _, gauge := range []struct {
+		name, help string
+		value      func(*pgxpool.Stat) int32
+	}{
+		{"max_connections", "Maximum number of connections to the database.", (*pgxpool.Stat).MaxConns},
+		{"acquired_connections", "Connections in use.", (*pgxpool.Stat).AcquiredConns},
+		{"idle_connections", "Idle connections.", (*pgxpool.Stat).IdleConns},
+	} {
+		m.watchGauge(prefix+gauge.name, gauge.help, nil, func() float64 { return float64(gauge.value(pool.Stat())) })
+	}
+	for _, counter := range []struct {
+		name, help string
+		value      func(*pgxpool.Stat) int64
+	}{
+		{"acquires_total", "Connections acquired.", (*pgxpool.Stat).AcquireCount},
+		{"empty_acquires_total", "Acquires that waited because no connection was idle.", (*pgxpool.Stat).EmptyAcquireCount},
+		{"canceled_acquires_total", "Acquires that were canceled before they got a connection.", (*pgxpool.Stat).CanceledAcquireCount},
+		{"new_connections_total", "Connections opened.", (*pgxpool.Stat).NewConnsCount},
+	} {
+		m.watchCounter(prefix+counter.name, counter.help, nil, func() float64 { return float64(counter.value(pool.Stat())) })
+	}
+	m.watchCounter(prefix+"acquire_seconds_total", "Time spent acquiring connections.", nil, func() float64 { return pool.Stat().AcquireDuration().Seconds() })
+}
 
 // WatchWrites exports how many writes got no connection.
 func (m *Metrics) WatchWrites(canceled func() uint64) {
-	m.watchCounter("petstore_db_canceled_writes_total", "Writes that got no connection in time because too many others were writing.", nil, canceled)
+	m.watchCounter("petstore_db_canceled_writes_total", "Writes that got no connection in time because too many others were writing.", nil,
+		func() float64 { return float64(canceled()) })
 }
 
 // WatchKeys exports how many API keys were verified from the cache, and how many
 // with a database query.
 func (m *Metrics) WatchKeys(lookups func() (hits, misses uint64)) {
 	const name, help = "petstore_key_cache_lookups_total", "Lookups of API keys in the cache. A hit needs no database query."
-	m.watchCounter(name, help, prometheus.Labels{"result": "hit"}, func() uint64 { hits, _ := lookups(); return hits })
-	m.watchCounter(name, help, prometheus.Labels{"result": "miss"}, func() uint64 { _, misses := lookups(); return misses })
+	m.watchCounter(name, help, prometheus.Labels{"result": "hit"}, func() float64 { hits, _ := lookups(); return float64(hits) })
+	m.watchCounter(name, help, prometheus.Labels{"result": "miss"}, func() float64 { _, misses := lookups(); return float64(misses) })
 }
 
 // WatchConnections exports the open connections of clients, and how many were
@@ -149,7 +174,7 @@ func (m *Metrics) WatchKeys(lookups func() (hits, misses uint64)) {
 func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
 	m.watchGauge("petstore_http_connections", "Open connections of clients.", nil, func() float64 { open, _ := counts(); return float64(open) })
 	m.watchCounter("petstore_http_evicted_connections_total", "Connections closed for new ones, or for their streams or frames of HTTP/2.", nil,
-		func() uint64 { _, evicted := counts(); return evicted })
+		func() float64 { _, evicted := counts(); return float64(evicted) })
 }
 
 // WatchCertificate exports when the certificate of the server ends.
@@ -179,7 +204,7 @@ func (m *Metrics) WatchReads(byReplica bool, reason string, count func() uint64)
 		server = "replica"
 	}
 	m.watchCounter("petstore_reads_total", "GET requests with an API key on a server with read replicas, by the database server that served them, and why.",
-		prometheus.Labels{"server": server, "reason": reason}, count)
+		prometheus.Labels{"server": server, "reason": reason}, func() float64 { return float64(count()) })
 }
 
 // RateLimited counts a response with status 429, caused by one of the limits above.
@@ -256,51 +281,4 @@ func (o *Operation) counter(status int) prometheus.Counter {
 		o.counters[at].Store(&counter)
 	}
 	return counter
-}
-
-// poolCollector exports the current statistics of a pool.
-type poolCollector struct{ pool *pgxpool.Pool }
-
-type poolMetric struct {
-	description *prometheus.Desc
-	kind        prometheus.ValueType
-	value       func(*pgxpool.Stat) float64
-}
-
-func newPoolMetric(name, help string, kind prometheus.ValueType, value func(*pgxpool.Stat) float64) poolMetric {
-	return poolMetric{prometheus.NewDesc("petstore_db_pool_"+name, help, nil, nil), kind, value}
-}
-
-var poolMetrics = []poolMetric{
-	newPoolMetric("max_connections", "Maximum number of connections to the database.", prometheus.GaugeValue,
-		func(s *pgxpool.Stat) float64 { return float64(s.MaxConns()) }),
-	newPoolMetric("acquired_connections", "Connections in use.", prometheus.GaugeValue,
-		func(s *pgxpool.Stat) float64 { return float64(s.AcquiredConns()) }),
-	newPoolMetric("idle_connections", "Idle connections.", prometheus.GaugeValue,
-		func(s *pgxpool.Stat) float64 { return float64(s.IdleConns()) }),
-	newPoolMetric("acquires_total", "Connections acquired.", prometheus.CounterValue,
-		func(s *pgxpool.Stat) float64 { return float64(s.AcquireCount()) }),
-	newPoolMetric("acquire_seconds_total", "Time spent acquiring connections.", prometheus.CounterValue,
-		func(s *pgxpool.Stat) float64 { return s.AcquireDuration().Seconds() }),
-	newPoolMetric("empty_acquires_total", "Acquires that waited because no connection was idle.", prometheus.CounterValue,
-		func(s *pgxpool.Stat) float64 { return float64(s.EmptyAcquireCount()) }),
-	newPoolMetric("canceled_acquires_total", "Acquires that were canceled before they got a connection.", prometheus.CounterValue,
-		func(s *pgxpool.Stat) float64 { return float64(s.CanceledAcquireCount()) }),
-	newPoolMetric("new_connections_total", "Connections opened.", prometheus.CounterValue,
-		func(s *pgxpool.Stat) float64 { return float64(s.NewConnsCount()) }),
-}
-
-// Describe sends the descriptions of the metrics.
-func (c poolCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, m := range poolMetrics {
-		descriptions <- m.description
-	}
-}
-
-// Collect sends the metrics from one snapshot.
-func (c poolCollector) Collect(metrics chan<- prometheus.Metric) {
-	stat := c.pool.Stat()
-	for _, m := range poolMetrics {
-		metrics <- prometheus.MustNewConstMetric(m.description, m.kind, m.value(stat))
-	}
 }

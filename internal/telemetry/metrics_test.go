@@ -3,6 +3,7 @@ package telemetry_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,13 @@ func TestMetricsOfOperations(t *testing.T) {
 	} {
 		if !strings.Contains(told, line+"\n") {
 			t.Errorf("no line %s in:\n%s", line, told)
+		}
+	}
+	_, help, _ := strings.Cut(told, "# HELP petstore_http_rate_limited_total ")
+	help, series, _ := strings.Cut(help, "\n")
+	for _, label := range regexp.MustCompile(`petstore_http_rate_limited_total{limit="(\w+)"}`).FindAllStringSubmatch(series, -1) {
+		if !strings.Contains(help, label[1]+" (") {
+			t.Errorf("the help of the rate limits has no %s: %s", label[1], help)
 		}
 	}
 	if !strings.Contains(told, `version="v1.2.3"`) {

@@ -156,14 +156,14 @@ func onTheirWay(lines []int64) string {
 	return "the rows in the lines " + text + " were on their way"
 }
 
-// each reads the file again.
+// each reads the file again. The error does not name it.
 func (r *run) each(do func(*row) error) error {
 	in, err := openLines(r.Source.path)
 	if err == nil {
 		defer in.file.Close()
 		err = r.Source.each(in, do)
 	}
-	return r.Source.explain(err)
+	return err
 }
 
 // pass sends the rows of the file that are not done. The rows of a resource of an archive wait for all

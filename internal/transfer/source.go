@@ -93,11 +93,15 @@ func (s *Source) survey(resource string) error {
 	if bytes.HasPrefix(first, []byte("[")) {
 		return s.explain(errAt(1, "the file is a JSON array; write one object in each line, as jq -c '.[]' does"))
 	}
-	s.isCSV = !bytes.HasPrefix(first, []byte("{"))
+	// Without rows, CSV has a header, and every other file is empty.
+	isEmpty := len(first) == 0 && !strings.HasSuffix(strings.TrimSuffix(strings.ToLower(s.Name), ".gz"), ".csv")
+	s.isCSV = !isEmpty && !bytes.HasPrefix(first, []byte("{"))
 	if resource == "" {
 		resource, _, _ = strings.Cut(filepath.Base(s.Name), ".")
 	}
-	if s.Resource = Find(resource); s.Resource == nil && (s.isCSV || !bytes.Contains(first[:max(bytes.IndexByte(first, '\n'), 0)], []byte(`"kind"`))) {
+	line, _, _ := bytes.Cut(first, []byte("\n"))
+	s.Resource = Find(resource)
+	if s.Resource == nil && !isEmpty && (s.isCSV || !bytes.Contains(line, []byte(`"kind"`))) {
 		return fmt.Errorf("%s does not say which resource it has; add --resource with %s, or name the file so", s.Name, strings.Join(Names(Archived), ", "))
 	}
 	if s.Resource != nil && s.Resource.put == nil {
