@@ -687,6 +687,18 @@ func (s *shop) apiKeys(t *testing.T) {
 	p.fillIn("dialog", "name", script)
 	p.fillIn("dialog", "scope", "read")
 	p.button("dialog", "Create")
+	p.wait(`document.querySelector("dialog[open] .secret code")`)
+	// Without TLS, browsers have no clipboard API.
+	p.allowClipboard()
+	get[bool](p, `!(navigator.clipboard.writeText = () => Promise.reject(new Error()))`)
+	p.click("dialog .secret .copy")
+	p.wait(`document.querySelector("dialog .secret .copy").textContent === "Copied"`)
+	if got, want := get[string](p, "navigator.clipboard.readText()"), p.text("dialog .secret code"); got != want {
+		t.Errorf("copied %q, want the secret", got)
+	}
+	get[bool](p, `!(document.execCommand = () => false)`)
+	p.click("dialog .secret .copy")
+	p.wait(`document.querySelector("dialog .secret .copy").textContent === "Not copied"`)
 	made := p.secret()
 	p.rows(2)
 	p.wait(`document.querySelector(".detail h2")?.textContent.includes("<script>")`)

@@ -21,8 +21,7 @@ export function write(code, text, language) {
 export function copyButton(text) {
   const button = h("button", { type: "button", class: "copy", "aria-live": "polite", onclick }, "Copy");
   async function onclick() {
-    await copy(text());
-    button.textContent = "Copied";
+    button.textContent = (await copy(text())) ? "Copied" : "Not copied";
     setTimeout(() => (button.textContent = "Copy"), 2000);
   }
   return button;
