@@ -45,6 +45,7 @@ func TestConsole(t *testing.T) {
 	t.Run("ended sandbox", s.endedSandbox)
 	t.Run("revoked key", s.revokedKey)
 	t.Run("the server is lost and comes back", s.lostServer)
+	t.Run("the data of the reference is away", s.consoleWithoutData)
 	t.Run("limits", s.limited)
 	t.Run("keyboard", s.consoleKeyboard)
 	t.Run("looks", s.consoleLooks)
@@ -811,6 +812,36 @@ func (s *shop) lostServer(t *testing.T) {
 		t.Errorf("the rows are %q", got)
 	}
 	p.expectFailures("ERR_")
+}
+
+// consoleWithoutData checks that the console says when its data is missing, and keeps the key.
+func (s *shop) consoleWithoutData(t *testing.T) {
+	var status atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch now := int(status.Load()); {
+		case !strings.HasSuffix(r.URL.Path, "/reference.json") || now == http.StatusOK:
+			s.server.ServeHTTP(w, r)
+		case now == 0:
+			panic(http.ErrAbortHandler)
+		default:
+			w.WriteHeader(now)
+		}
+	}))
+	t.Cleanup(server.Close)
+	p := s.visit(t, "/console", look{url: server.URL})
+	t.Cleanup(func() { p.expectFailures("404", "ERR_") })
+	p.wait(`document.querySelector(".key-form input")`)
+	p.click(".key-form input")
+	p.insert(s.key)
+	p.press(kb.Enter)
+	p.wait(`document.querySelector(".key-form .problem-note")?.textContent.includes("The console cannot load. Reload the page. Trying again in")`)
+	status.Store(http.StatusNotFound)
+	get[bool](p, fmt.Sprintf(`(sessionStorage.setItem("petstore.key", %q), true)`, s.key))
+	p.do(chromedp.Reload())
+	p.wait(`document.querySelector("#sign-in .problem-note")?.textContent.trim() === "The console cannot load. Reload the page."`)
+	status.Store(http.StatusOK)
+	p.do(chromedp.Reload())
+	p.wait(`document.querySelector("main.console h1")`)
 }
 
 // limited lets responses of another server than the shop's be 429.

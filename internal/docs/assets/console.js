@@ -174,10 +174,22 @@ function signOut(message) {
 
 let operations;
 
+async function loadOperations() {
+  let status; // none if there is no whole response
+  try {
+    const response = await fetch(new URL("reference.json", import.meta.url));
+    if (response.ok) return (await response.json()).operations;
+    status = response.status;
+  } catch {
+    // The connection is lost.
+  }
+  throw new Failure({ status, message: "The console cannot load. Reload the page." });
+}
+
 async function signIn(key, outcome) {
   const account = await persist(outcome, place.signal, async () => {
-    operations ??= await (await fetch(new URL("reference.json", import.meta.url))).json();
-    session.operations = operations.operations;
+    operations ??= await loadOperations();
+    session.operations = operations;
     return (await send(key, "GET", "/account")).json();
   });
   if (!account) return;
@@ -204,5 +216,6 @@ if (key) {
   const outcome = h("div", null, h("p", null, "Signing in …"));
   document.getElementById("sign-in").replaceChildren(outcome);
   await signIn(key, outcome);
-  if (!session.account) signOut(outcome.querySelector(".problem-note p")?.firstChild.data);
+  // Without the operations, nobody has refused the key.
+  if (operations && !session.account) signOut(outcome.querySelector(".problem-note p")?.firstChild.data);
 } else signOut("");
