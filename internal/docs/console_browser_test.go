@@ -344,6 +344,13 @@ func (s *shop) hostileRequests(t *testing.T) {
 		p.click(fmt.Sprintf(".rows > li:nth-child(%d) a", i+1))
 		p.wait(fmt.Sprintf(`document.querySelector(".detail").textContent.includes(%q)`, strings.ReplaceAll(want, `"`, `\"`)))
 	}
+	// Both bodies have colours, and no code that has left the page.
+	p.click(".rows > li:nth-child(3) a")
+	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/categories") && document.querySelectorAll(".detail pre code").length === 2`)
+	p.wait(`(() => {
+		const coloured = [...CSS.highlights.get("code-name")].map(({ startContainer }) => startContainer.parentElement);
+		return coloured.every((code) => code.isConnected) && [...document.querySelectorAll(".detail pre code")].every((code) => coloured.includes(code));
+	})()`)
 	// In a key of the sandbox, in events, and in names.
 	p.click(`#sidebar a[href^="#events"]`)
 	p.wait(`document.querySelector(".key-form")`)

@@ -7,7 +7,6 @@ import { requestsView } from "./console-requests.js";
 import { sandboxesView } from "./console-sandboxes.js";
 import { keyOf, lacks, loadSandboxes, persist, problem, session } from "./console-session.js";
 import { webhooksView } from "./console-webhooks.js";
-import { fill } from "./code.js";
 import { h, newID } from "./dom.js";
 import "./frame.js";
 import { highlight } from "./highlight.js";
@@ -165,6 +164,7 @@ function signOut(message) {
   sidebar.hidden = true;
   content.classList.remove("console");
   content.replaceChildren(welcome);
+  for (const code of welcome.querySelectorAll("code.language-sh")) highlight(code);
   document.title = "Console · Petstore";
   const form = keyForm("API key", "Sign in", signIn);
   document.getElementById("sign-in").replaceChildren(form);
@@ -205,7 +205,6 @@ async function signIn(key, outcome) {
 }
 
 session.ended = (message) => (message ? signOut(message) : route({ again: true }));
-for (const code of welcome.querySelectorAll("code.language-sh")) (fill(code), highlight(code));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address is a place in the console
   content.focus();
