@@ -477,6 +477,19 @@ func (s *shop) events(t *testing.T) {
 	}
 	p.button(".turn-pages", "Later")
 	p.wait(`document.querySelector(".row-sequence")?.textContent === "101"`)
+
+	// Long events make short pages.
+	_, key = s.sandbox(t, "long events", "empty")
+	for range 40 {
+		s.as(t, key).do("POST", "/messages", object{"message": strings.Repeat("😀", 4000)})
+	}
+	p = s.signIn(t, key, "#events?after=oldest", look{})
+	p.wait(`document.querySelector(".turn-pages").textContent === "NewestLater"`)
+	if rows := p.count(".rows > li"); rows == 0 || rows >= 40 {
+		t.Errorf("the first page has %d rows", rows)
+	}
+	p.button(".turn-pages", "Later")
+	p.wait(`document.querySelector(".rows > li:last-child .row-sequence")?.textContent === "40" && document.querySelector(".turn-pages").textContent === "Newest"`)
 }
 
 func (s *shop) webhooks(t *testing.T) {
