@@ -232,6 +232,9 @@ func (s *shop) phone(t *testing.T) {
 			t.Errorf("%s: the menu is open", path)
 		}
 	}
+	moving := s.visit(t, "/docs/lists", look{width: 390, height: 844, motion: true})
+	moving.click(".menu-button")
+	moving.wait(`document.activeElement.closest("#sidebar")`)
 	p := s.visit(t, "/docs/reference/store", look{width: 390, height: 844})
 	for _, id := range []string{"listOrders", "placeOrder", "cancelOrder"} {
 		distance := get[float64](p, fmt.Sprintf(`document.querySelector("#%s .panel").getBoundingClientRect().top - document.querySelector("#%[1]s h2").getBoundingClientRect().bottom`, id))
