@@ -292,6 +292,14 @@ func (s *shop) requests(t *testing.T) {
 	// Paused, the list waits.
 	p.wait(`document.querySelector(".state.live") && document.querySelectorAll(".rows > li").length >= 5`)
 	before := p.count(".rows > li")
+
+	// The page gets no pointerup while a context menu is open.
+	for _, events := range []string{`new PointerEvent("pointerdown", { button: 2, bubbles: true })`, `new PointerEvent("pointerdown", { button: 0, bubbles: true }), new PointerEvent("contextmenu", { bubbles: true })`} {
+		get[bool](p, `[`+events+`].every((event) => document.querySelector(".rows a").dispatchEvent(event))`)
+		s.as(t, key).do("GET", "/messages", nil)
+		before++
+		p.rows(before)
+	}
 	p.button(".tools", "Pause")
 	s.as(t, key).do("GET", "/categories", nil)
 	p.wait(`document.querySelector(".tools [aria-pressed]").textContent === "Resume (1)"`)
