@@ -421,6 +421,15 @@ func (s *shop) curlOfRequest(t *testing.T) {
 	if !same {
 		t.Errorf("the command sends another request: %s", command)
 	}
+	s.as(t, key).do("HEAD", "/pets", nil)
+	p.rows(3)
+	p.click(".rows > li a")
+	p.wait(`document.querySelector(".detail .method")?.textContent === "HEAD"`)
+	p.button(".detail", "Copy as cURL")
+	p.wait(`document.querySelector(".copying").textContent === "Copied"`)
+	if command := get[string](p, "navigator.clipboard.readText()"); !strings.HasPrefix(command, "curl --head ") {
+		t.Errorf("curl would wait for the body: %s", command)
+	}
 }
 
 // manyRequests checks that the page stays small while many requests arrive.
