@@ -215,8 +215,12 @@ func (s *shop) signsIn(t *testing.T) {
 			t.Errorf("the key is in %s", place)
 		}
 	}
+	get[bool](p, `(localStorage.setItem("petstore.key", "petstore_of_another_tab"), true)`)
 	p.do(chromedp.Reload())
 	p.wait(`document.querySelector("main.console h1")`)
+	if kept := get[string](p, `localStorage.getItem("petstore.key")`); kept != "petstore_of_another_tab" {
+		t.Errorf("after a reload, the browser remembers %s", kept)
+	}
 	p.click(`#sidebar a[href^="#keys"]`)
 	p.wait(`document.querySelector("h1").textContent === "API keys" && document.activeElement.localName === "h1" && document.title === "API keys · Petstore console"`)
 	p.button("#session", "Sign out")

@@ -193,7 +193,7 @@ async function signIn(key, outcome) {
     return (await send(key, "GET", "/account")).json();
   });
   if (!account) return;
-  connect({ ...settings(), key, remembered: settings().remembered && key === settings().key });
+  if (key !== settings().key) connect({ ...settings(), key, remembered: false });
   session.account = account;
   state = parse();
   await persist(outcome, place.signal, () => loadSandboxes(place.signal).then(() => true));
