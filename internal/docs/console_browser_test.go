@@ -598,6 +598,20 @@ func (s *shop) webhooks(t *testing.T) {
 	p.button("dialog", "Delete")
 	p.closed()
 	p.rows(0)
+
+	// A reader who leaves while the list loads again stays at the other part.
+	p.button(".tools", "New webhook")
+	p.fillIn("dialog", "url", receiver.URL)
+	p.tick("order.placed")
+	p.button("dialog", "Create")
+	p.wait(`document.querySelector("dialog[open] .secret code")`)
+	get[bool](p, `!(window.fetch = (_, { signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))))`)
+	p.secret()
+	p.click(`#sidebar a[href^="#keys"]`)
+	p.wait(`document.querySelector("h1").textContent === "API keys"`)
+	if place := get[string](p, `new Promise((resolve) => setTimeout(() => resolve(location.hash), 50))`); strings.Contains(place, "wh_") {
+		t.Errorf("the address is %s", place)
+	}
 }
 
 func (s *shop) sandboxes(t *testing.T) {
