@@ -321,6 +321,14 @@ func (s *shop) requests(t *testing.T) {
 		})
 		return err
 	}))
+	const note = `document.querySelector(".tools .problem-note")?.textContent.trim()`
+	get[bool](p, `!(window.whole = window.fetch)`)
+	for response, want := range map[string]string{`"", { status: 503 }`: "The server returned 503.", `"{"`: "The archive is not complete. Try again."} {
+		get[bool](p, `!(window.fetch = () => Promise.resolve(new Response(`+response+`)))`)
+		p.button(".tools", "Save HAR")
+		p.wait(note + fmt.Sprintf(` === %q && document.querySelectorAll(".tools .problem-note").length === 1`, want))
+	}
+	get[bool](p, `!(window.fetch = window.whole)`)
 	p.button(".tools", "Save HAR")
 	saved, err := os.ReadFile(filepath.Join(folder, id+".har"))
 	for until := time.Now().Add(patience); err != nil && time.Now().Before(until); <-time.After(20 * time.Millisecond) {
@@ -334,6 +342,7 @@ func (s *shop) requests(t *testing.T) {
 	if err := errors.Join(err, json.Unmarshal(saved, &archive)); err != nil || len(archive.Log.Entries) != before+1 {
 		t.Errorf("the archive has %d entries (%v)", len(archive.Log.Entries), err)
 	}
+	p.wait(`!` + note)
 	p.button(".tools", "Clear")
 	p.wait(`document.querySelector("dialog[open]").textContent.includes("` + id + `")`)
 	p.button("dialog", "Clear")
