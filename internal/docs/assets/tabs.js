@@ -16,7 +16,7 @@ export function languageTabs({ languages, label, panel, show }) {
   const onkeydown = (event) => {
     const at = tabs.findIndex((tab) => tab.tabIndex === 0);
     const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[event.key];
-    if (next === undefined) return;
+    if (next === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     const tab = tabs.at(next % tabs.length);
     chooseLanguage(tab.textContent);
