@@ -133,6 +133,7 @@ type look struct {
 	width, height int64
 	dark          bool
 	plain         bool   // without JavaScript
+	motion        bool   // with transitions
 	url           string // of another server than the shop's
 }
 
@@ -156,6 +157,10 @@ func (s *shop) visit(t *testing.T, path string, how look) *tab {
 	if how.dark {
 		scheme = "dark"
 	}
+	motion := "reduce"
+	if how.motion {
+		motion = "no-preference"
+	}
 	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the first context that uses it
 		t.Fatal(err)
 	}
@@ -168,7 +173,7 @@ func (s *shop) visit(t *testing.T, path string, how look) *tab {
 			_, log := chromedp.Call(ctx, log.Enable, struct{}{})
 			_, audits := chromedp.Call(ctx, audits.Enable, struct{}{})
 			_, media := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
+				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: motion}},
 			})
 			_, scripts := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: how.plain})
 			return errors.Join(network, log, audits, media, scripts)

@@ -45,6 +45,7 @@ func TestConsole(t *testing.T) {
 	t.Run("ended sandbox", s.endedSandbox)
 	t.Run("revoked key", s.revokedKey)
 	t.Run("the server is lost and comes back", s.lostServer)
+	t.Run("the data of the reference is away", s.consoleWithoutData)
 	t.Run("limits", s.limited)
 	t.Run("keyboard", s.consoleKeyboard)
 	t.Run("looks", s.consoleLooks)
@@ -214,8 +215,12 @@ func (s *shop) signsIn(t *testing.T) {
 			t.Errorf("the key is in %s", place)
 		}
 	}
+	get[bool](p, `(localStorage.setItem("petstore.key", "petstore_of_another_tab"), true)`)
 	p.do(chromedp.Reload())
 	p.wait(`document.querySelector("main.console h1")`)
+	if kept := get[string](p, `localStorage.getItem("petstore.key")`); kept != "petstore_of_another_tab" {
+		t.Errorf("after a reload, the browser remembers %s", kept)
+	}
 	p.click(`#sidebar a[href^="#keys"]`)
 	p.wait(`document.querySelector("h1").textContent === "API keys" && document.activeElement.localName === "h1" && document.title === "API keys · Petstore console"`)
 	p.button("#session", "Sign out")
@@ -291,6 +296,14 @@ func (s *shop) requests(t *testing.T) {
 	// Paused, the list waits.
 	p.wait(`document.querySelector(".state.live") && document.querySelectorAll(".rows > li").length >= 5`)
 	before := p.count(".rows > li")
+
+	// The page gets no pointerup while a context menu is open.
+	for _, events := range []string{`new PointerEvent("pointerdown", { button: 2, bubbles: true })`, `new PointerEvent("pointerdown", { button: 0, bubbles: true }), new PointerEvent("contextmenu", { bubbles: true })`} {
+		get[bool](p, `[`+events+`].every((event) => document.querySelector(".rows a").dispatchEvent(event))`)
+		s.as(t, key).do("GET", "/messages", nil)
+		before++
+		p.rows(before)
+	}
 	p.button(".tools", "Pause")
 	s.as(t, key).do("GET", "/categories", nil)
 	p.wait(`document.querySelector(".tools [aria-pressed]").textContent === "Resume (1)"`)
@@ -308,6 +321,14 @@ func (s *shop) requests(t *testing.T) {
 		})
 		return err
 	}))
+	const note = `document.querySelector(".tools .problem-note")?.textContent.trim()`
+	get[bool](p, `!(window.whole = window.fetch)`)
+	for response, want := range map[string]string{`"", { status: 503 }`: "The server returned 503.", `"{"`: "The archive is not complete. Try again."} {
+		get[bool](p, `!(window.fetch = () => Promise.resolve(new Response(`+response+`)))`)
+		p.button(".tools", "Save HAR")
+		p.wait(note + fmt.Sprintf(` === %q && document.querySelectorAll(".tools .problem-note").length === 1`, want))
+	}
+	get[bool](p, `!(window.fetch = window.whole)`)
 	p.button(".tools", "Save HAR")
 	saved, err := os.ReadFile(filepath.Join(folder, id+".har"))
 	for until := time.Now().Add(patience); err != nil && time.Now().Before(until); <-time.After(20 * time.Millisecond) {
@@ -321,6 +342,7 @@ func (s *shop) requests(t *testing.T) {
 	if err := errors.Join(err, json.Unmarshal(saved, &archive)); err != nil || len(archive.Log.Entries) != before+1 {
 		t.Errorf("the archive has %d entries (%v)", len(archive.Log.Entries), err)
 	}
+	p.wait(`!` + note)
 	p.button(".tools", "Clear")
 	p.wait(`document.querySelector("dialog[open]").textContent.includes("` + id + `")`)
 	p.button("dialog", "Clear")
@@ -343,6 +365,13 @@ func (s *shop) hostileRequests(t *testing.T) {
 		p.click(fmt.Sprintf(".rows > li:nth-child(%d) a", i+1))
 		p.wait(fmt.Sprintf(`document.querySelector(".detail").textContent.includes(%q)`, strings.ReplaceAll(want, `"`, `\"`)))
 	}
+	// Both bodies have colours, and no code that has left the page.
+	p.click(".rows > li:nth-child(3) a")
+	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/categories") && document.querySelectorAll(".detail pre code").length === 2`)
+	p.wait(`(() => {
+		const coloured = [...CSS.highlights.get("code-name")].map(({ startContainer }) => startContainer.parentElement);
+		return coloured.every((code) => code.isConnected) && [...document.querySelectorAll(".detail pre code")].every((code) => coloured.includes(code));
+	})()`)
 	// In a key of the sandbox, in events, and in names.
 	p.click(`#sidebar a[href^="#events"]`)
 	p.wait(`document.querySelector(".key-form")`)
@@ -404,6 +433,15 @@ func (s *shop) curlOfRequest(t *testing.T) {
 	})()`, id))
 	if !same {
 		t.Errorf("the command sends another request: %s", command)
+	}
+	s.as(t, key).do("HEAD", "/pets", nil)
+	p.rows(3)
+	p.click(".rows > li a")
+	p.wait(`document.querySelector(".detail .method")?.textContent === "HEAD"`)
+	p.button(".detail", "Copy as cURL")
+	p.wait(`document.querySelector(".copying").textContent === "Copied"`)
+	if command := get[string](p, "navigator.clipboard.readText()"); !strings.HasPrefix(command, "curl --head ") {
+		t.Errorf("curl would wait for the body: %s", command)
 	}
 }
 
@@ -469,6 +507,19 @@ func (s *shop) events(t *testing.T) {
 	}
 	p.button(".turn-pages", "Later")
 	p.wait(`document.querySelector(".row-sequence")?.textContent === "101"`)
+
+	// Long events make short pages.
+	_, key = s.sandbox(t, "long events", "empty")
+	for range 40 {
+		s.as(t, key).do("POST", "/messages", object{"message": strings.Repeat("😀", 4000)})
+	}
+	p = s.signIn(t, key, "#events?after=oldest", look{})
+	p.wait(`document.querySelector(".turn-pages").textContent === "NewestLater"`)
+	if rows := p.count(".rows > li"); rows == 0 || rows >= 40 {
+		t.Errorf("the first page has %d rows", rows)
+	}
+	p.button(".turn-pages", "Later")
+	p.wait(`document.querySelector(".rows > li:last-child .row-sequence")?.textContent === "40" && document.querySelector(".turn-pages").textContent === "Newest"`)
 }
 
 func (s *shop) webhooks(t *testing.T) {
@@ -556,6 +607,20 @@ func (s *shop) webhooks(t *testing.T) {
 	p.button("dialog", "Delete")
 	p.closed()
 	p.rows(0)
+
+	// A reader who leaves while the list loads again stays at the other part.
+	p.button(".tools", "New webhook")
+	p.fillIn("dialog", "url", receiver.URL)
+	p.tick("order.placed")
+	p.button("dialog", "Create")
+	p.wait(`document.querySelector("dialog[open] .secret code")`)
+	get[bool](p, `!(window.fetch = (_, { signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))))`)
+	p.secret()
+	p.click(`#sidebar a[href^="#keys"]`)
+	p.wait(`document.querySelector("h1").textContent === "API keys"`)
+	if place := get[string](p, `new Promise((resolve) => setTimeout(() => resolve(location.hash), 50))`); strings.Contains(place, "wh_") {
+		t.Errorf("the address is %s", place)
+	}
 }
 
 func (s *shop) sandboxes(t *testing.T) {
@@ -687,6 +752,18 @@ func (s *shop) apiKeys(t *testing.T) {
 	p.fillIn("dialog", "name", script)
 	p.fillIn("dialog", "scope", "read")
 	p.button("dialog", "Create")
+	p.wait(`document.querySelector("dialog[open] .secret code")`)
+	// Without TLS, browsers have no clipboard API.
+	p.allowClipboard()
+	get[bool](p, `!(navigator.clipboard.writeText = () => Promise.reject(new Error()))`)
+	p.click("dialog .secret .copy")
+	p.wait(`document.querySelector("dialog .secret .copy").textContent === "Copied"`)
+	if got, want := get[string](p, "navigator.clipboard.readText()"), p.text("dialog .secret code"); got != want {
+		t.Errorf("copied %q, want the secret", got)
+	}
+	get[bool](p, `!(document.execCommand = () => false)`)
+	p.click("dialog .secret .copy")
+	p.wait(`document.querySelector("dialog .secret .copy").textContent === "Not copied"`)
 	made := p.secret()
 	p.rows(2)
 	p.wait(`document.querySelector(".detail h2")?.textContent.includes("<script>")`)
@@ -799,6 +876,36 @@ func (s *shop) lostServer(t *testing.T) {
 		t.Errorf("the rows are %q", got)
 	}
 	p.expectFailures("ERR_")
+}
+
+// consoleWithoutData checks that the console says when its data is missing, and keeps the key.
+func (s *shop) consoleWithoutData(t *testing.T) {
+	var status atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch now := int(status.Load()); {
+		case !strings.HasSuffix(r.URL.Path, "/reference.json") || now == http.StatusOK:
+			s.server.ServeHTTP(w, r)
+		case now == 0:
+			panic(http.ErrAbortHandler)
+		default:
+			w.WriteHeader(now)
+		}
+	}))
+	t.Cleanup(server.Close)
+	p := s.visit(t, "/console", look{url: server.URL})
+	t.Cleanup(func() { p.expectFailures("404", "ERR_") })
+	p.wait(`document.querySelector(".key-form input")`)
+	p.click(".key-form input")
+	p.insert(s.key)
+	p.press(kb.Enter)
+	p.wait(`document.querySelector(".key-form .problem-note")?.textContent.includes("The console cannot load. Reload the page. Trying again in")`)
+	status.Store(http.StatusNotFound)
+	get[bool](p, fmt.Sprintf(`(sessionStorage.setItem("petstore.key", %q), true)`, s.key))
+	p.do(chromedp.Reload())
+	p.wait(`document.querySelector("#sign-in .problem-note")?.textContent.trim() === "The console cannot load. Reload the page."`)
+	status.Store(http.StatusOK)
+	p.do(chromedp.Reload())
+	p.wait(`document.querySelector("main.console h1")`)
 }
 
 // limited lets responses of another server than the shop's be 429.

@@ -168,6 +168,9 @@ func (s *shop) samples(t *testing.T) {
 	if focused := get[string](p, "document.activeElement.textContent"); focused != "CLI" {
 		t.Errorf("the arrow key leads to %s", focused)
 	}
+	if left := get[bool](p, `document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft", altKey: true, bubbles: true, cancelable: true }))`); !left || get[string](p, "document.activeElement.textContent") != "CLI" {
+		t.Error("the tabs take the keys of the browser for the page before")
+	}
 	p.choose("queueMessage", "cURL", begins["cURL"])
 	if got := p.sample("queueMessage"); got != first {
 		t.Errorf("the page made another sample than the spec has:\n%s", got)

@@ -185,6 +185,23 @@ func (s *shop) quickstart(t *testing.T) {
 	}
 	p.click("#send ~ .panel .copy")
 	p.wait(`document.querySelector("#send ~ .panel .copy").textContent === "Copied"`)
+
+	// The commands follow the reader's key.
+	const setting = `[...document.querySelectorAll("main .panel")].find((panel) => panel.textContent.includes("PETSTORE_API_KEY="))`
+	p.allowClipboard()
+	for _, key := range []string{s.key, "petstore_" + strings.Repeat("x", 30)} {
+		p.authorize(key, s.url)
+		p.wait(setting + `.querySelector(".copy").textContent === "Copy"`)
+		get[bool](p, `(`+setting+`.querySelector(".copy").click(), true)`)
+		p.wait(setting + `.querySelector(".copy").textContent === "Copied"`)
+		shown, copied := get[string](p, setting+`.querySelector("code").textContent`), get[string](p, "navigator.clipboard.readText()")
+		if !strings.Contains(shown, "PETSTORE_API_KEY="+masked(key)) || copied != strings.Replace(shown, masked(key), key, 1) {
+			t.Errorf("with the key %s, the page shows %q and copies %q", key, shown, copied)
+		}
+	}
+	p.click(".bar .key-button")
+	p.click(".dialog .forget")
+	p.wait(setting + `.querySelector("code").textContent.includes("PETSTORE_API_KEY=<API_KEY>")`)
 	p.click(`main a[href$="errors#missing_api_key"]`)
 	p.wait(`location.pathname === "/docs/errors" && document.querySelector(":target")?.id === "missing_api_key"`)
 }
@@ -215,6 +232,9 @@ func (s *shop) phone(t *testing.T) {
 			t.Errorf("%s: the menu is open", path)
 		}
 	}
+	moving := s.visit(t, "/docs/lists", look{width: 390, height: 844, motion: true})
+	moving.click(".menu-button")
+	moving.wait(`document.activeElement.closest("#sidebar")`)
 	p := s.visit(t, "/docs/reference/store", look{width: 390, height: 844})
 	for _, id := range []string{"listOrders", "placeOrder", "cancelOrder"} {
 		distance := get[float64](p, fmt.Sprintf(`document.querySelector("#%s .panel").getBoundingClientRect().top - document.querySelector("#%[1]s h2").getBoundingClientRect().bottom`, id))

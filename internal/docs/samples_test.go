@@ -128,6 +128,31 @@ func TestGoSamples(t *testing.T) {
 	}
 }
 
+// TestSleep: a pause leaves no listener on the signal that can end it.
+func TestSleep(t *testing.T) {
+	t.Parallel()
+	var listeners []int
+	runModules(t, `
+import { getEventListeners } from "node:events";
+import { sleep } from "./console-api.js";
+
+const listeners = [];
+const ending = new AbortController();
+const count = () => listeners.push(getEventListeners(ending.signal, "abort").length);
+await sleep(1, ending.signal);
+count();
+const long = sleep(1_000_000, ending.signal);
+count();
+ending.abort();
+await long;
+count();
+console.log(JSON.stringify(listeners));
+`, &listeners)
+	if diff := cmp.Diff([]int{0, 1, 0}, listeners); diff != "" {
+		t.Errorf("listeners after a pause, during one and after its end (-want +got):\n%s", diff)
+	}
+}
+
 // rewriteSamples writes the samples into openapi.yaml.
 func rewriteSamples(t *testing.T, first map[string]map[string]string) {
 	t.Helper()

@@ -58,7 +58,7 @@ func (s *shop) printed(t *testing.T) {
 			_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print"})
 			return err
 		}))
-		for _, selector := range []string{".skip", ".bar", "#sidebar", ".copy"} {
+		for _, selector := range []string{".skip", ".bar", "#sidebar", ".copy", "[role=tablist]"} {
 			if shown := get[bool](p, fmt.Sprintf(`[...document.querySelectorAll(%q)].some((e) => e.checkVisibility())`, selector)); shown {
 				t.Errorf("%s prints %s", path, selector)
 			}

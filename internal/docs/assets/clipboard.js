@@ -1,9 +1,13 @@
-/** Copies text. Works without TLS too, where browsers have no clipboard API. */
+/**
+ * Copies text, and reports whether that worked. Works without TLS too, where browsers have no
+ * clipboard API.
+ */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
+    return true;
   } catch {
-    copySelected(text);
+    return copySelected(text);
   }
 }
 
@@ -12,9 +16,11 @@ function copySelected(text) {
   const area = document.createElement("textarea");
   area.value = text;
   area.className = "unseen";
-  document.body.append(area);
+  // Only in a modal dialog, while one is open, can text be selected.
+  (document.querySelector("dialog:modal") ?? document.body).append(area);
   area.select();
-  document.execCommand("copy");
+  const copied = document.execCommand("copy");
   area.remove();
   focused?.focus();
+  return copied;
 }

@@ -2,13 +2,13 @@
 import { copy } from "./clipboard.js";
 import { h } from "./dom.js";
 import { highlight } from "./highlight.js";
-import { masked, serverURL, settings } from "./settings.js";
+import { masked, serverURL, settings, subscribe } from "./settings.js";
 
 /** Colours the code in a panel and adds a button that copies it. */
 export function dress(panel) {
   const code = panel.querySelector("code");
   highlight(code);
-  panel.append(copyButton(() => whole(code.textContent)));
+  panel.append(copyButton(() => wholes.get(code)?.() ?? code.textContent));
 }
 
 /** Replaces code and colours it. */
@@ -21,23 +21,24 @@ export function write(code, text, language) {
 export function copyButton(text) {
   const button = h("button", { type: "button", class: "copy", "aria-live": "polite", onclick }, "Copy");
   async function onclick() {
-    await copy(text());
-    button.textContent = "Copied";
+    button.textContent = (await copy(text())) ? "Copied" : "Not copied";
     setTimeout(() => (button.textContent = "Copy"), 2000);
   }
   return button;
 }
 
-/** Shows the reader's URL and masked key in the commands that set the environment. */
-export function fill(code) {
-  const { key, url } = settings();
-  let text = code.textContent.replace("http://localhost:8080", () => url || serverURL());
-  if (key) text = text.replace("<API_KEY>", () => masked(key));
-  if (text !== code.textContent) code.textContent = text;
-}
+const wholes = new WeakMap(); // functions that return the code as the reader copies it: with the whole key
 
-/** Returns code of the page as the reader copies it: with the whole key. */
-export function whole(text) {
-  const { key } = settings();
-  return key ? text.replaceAll(masked(key), () => key) : text;
+/** Shows the reader's URL and masked key in a command that sets the environment. It follows changes. */
+export function fill(code) {
+  const text = code.textContent;
+  if (!/http:\/\/localhost:8080|<API_KEY>/.test(text)) return;
+  const filled = (shownKey) => {
+    const { key, url } = settings();
+    return text.replace("http://localhost:8080", () => url || serverURL()).replace("<API_KEY>", (none) => (key ? shownKey(key) : none));
+  };
+  const show = () => write(code, filled(masked));
+  wholes.set(code, () => filled((key) => key));
+  subscribe(show);
+  show();
 }

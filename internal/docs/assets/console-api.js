@@ -40,8 +40,13 @@ export function pauseAfter(failure, attempts) {
 /** Waits, unless the signal ends it. */
 export function sleep(milliseconds, signal) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    signal?.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+    const end = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", end);
+      resolve();
+    };
+    const timer = setTimeout(end, milliseconds);
+    signal.addEventListener("abort", end);
   });
 }
 

@@ -11,6 +11,7 @@ export function collectionView(config, { store, place, signal, go }) {
   // Shows an item after a change, and says what has changed.
   const reload = async (item, said) => {
     await load();
+    if (signal.aborted) return; // the reader is elsewhere
     if (String(item) !== current) go({ item: String(item) });
     else await showDetail(current);
     status.textContent = said;

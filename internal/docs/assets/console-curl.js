@@ -12,7 +12,9 @@ export function curl({ method, path, query, request }) {
   const { headers, body, bodyEncoding, bodySize } = request;
   const target = (query === undefined ? path : `${path}?${query}`).replaceAll(/[^\w.~%/?&=+:,@-]/gu, encodeURIComponent);
   const binary = bodyEncoding === "base64";
-  const parts = [`curl -X ${/^[A-Z]+$/.test(method) ? method : quoted(method)} "$PETSTORE_URL"${quoted(target)}`, '-H "Authorization: Bearer $PETSTORE_API_KEY"'];
+  // With -X HEAD, curl waits for the body that the response announces.
+  const by = method === "HEAD" && body === "" ? "--head" : `-X ${/^[A-Z]+$/.test(method) ? method : quoted(method)}`;
+  const parts = [`curl ${by} "$PETSTORE_URL"${quoted(target)}`, '-H "Authorization: Bearer $PETSTORE_API_KEY"'];
   for (const { name, value } of headers) if (!left.test(name)) parts.push(`-H ${quoted(`${name}: ${value}`)}`);
   if (body !== "") parts.push(binary ? "--data-binary @-" : `--data-raw ${quoted(body)}`);
   const kept = binary ? atob(body).length : new TextEncoder().encode(body).length;

@@ -21,9 +21,9 @@ export function eventsView(context) {
       pages: ["after"],
       empty: (filtered) => h("p", null, filtered ? "No event matches." : "No events yet. Each change of the store adds one."),
       first,
-      turn: ({ items, href, isPage, more }) => [
+      turn: ({ href, more, later }) => [
         more && h("a", { href: href({ after: "oldest" }) }, "Oldest"),
-        isPage && items.length === pageSize && h("a", { href: href({ after: items.at(-1).id }) }, "Later"),
+        later && h("a", { href: href({ after: later }) }, "Later"),
       ].filter(Boolean),
       cells: ({ sequence, type, subject, timestamp }) => [
         h("span", { class: "row-sequence" }, String(sequence)),
@@ -52,7 +52,13 @@ async function first({ store, query, isPage, signal }) {
   const type = query.get("type") ?? undefined;
   const page = (more) => read("listEvents", { store, query: { ...(type && { type }), ...more }, signal });
   const after = query.get("after");
-  if (isPage) return { items: (await page({ limit: pageSize, ...(after !== "oldest" && { after }) })).data };
+  if (isPage) {
+    // A page may have few events, or none, although more follow: the server limits its bytes, and
+    // the events that it looks through for those of a type.
+    const { data, next } = await page({ limit: pageSize, ...(after !== "oldest" && { after }) });
+    const { next: end } = await page({ after: "latest", limit: 1 });
+    return { items: data, later: ![after, end.after].includes(next.after) && next.after };
+  }
   const items = [];
   for (let last; ; ) {
     const { data } = await page({ limit: 200, ...(last && { after: last }) });

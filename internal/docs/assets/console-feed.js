@@ -49,9 +49,9 @@ export function feedView(config, { store, place, signal, go }) {
     if (!drawn) requestAnimationFrame(draw);
     drawn = true;
   };
-  list.element.addEventListener("pointerdown", () => (pressed = true));
-  addEventListener("pointerup", () => ((pressed = false), soon()), { signal });
-  addEventListener("pointercancel", () => ((pressed = false), soon()), { signal });
+  list.element.addEventListener("pointerdown", ({ button }) => (pressed = button === 0));
+  // While a context menu is open, the page learns nothing of the pointer.
+  for (const end of ["pointerup", "pointercancel", "contextmenu"]) addEventListener(end, () => ((pressed = false), soon()), { signal });
   const telling = setInterval(() => {
     if (untold > 0) news.textContent = `${untold} new ${config.things}`;
     untold = 0;

@@ -1,5 +1,6 @@
 // The requests of a sandbox, and the exchange of each.
 import { copyButton, write } from "./code.js";
+import { Failure } from "./console-api.js";
 import { action } from "./console-dialog.js";
 import { feedView } from "./console-feed.js";
 import { dayAndTime, fact, methodBadge, statusBadge, when } from "./console-list.js";
@@ -135,6 +136,8 @@ function markRedactions(parts) {
 
 // Downloads all requests that match, as one HTTP Archive.
 async function download(button, store, filters) {
+  const tools = button.closest(".tools");
+  tools.querySelector(".problem-note")?.remove(); // of the last attempt
   button.disabled = true;
   try {
     let archive;
@@ -148,7 +151,7 @@ async function download(button, store, filters) {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // after the download has begun
   } catch (failure) {
-    button.closest(".tools").append(problem(failure));
+    tools.append(problem(failure instanceof Failure ? failure : new Failure({ message: "The archive is not complete. Try again." })));
   }
   button.disabled = false;
 }

@@ -7,7 +7,6 @@ import { requestsView } from "./console-requests.js";
 import { sandboxesView } from "./console-sandboxes.js";
 import { keyOf, lacks, loadSandboxes, persist, problem, session } from "./console-session.js";
 import { webhooksView } from "./console-webhooks.js";
-import { fill } from "./code.js";
 import { h, newID } from "./dom.js";
 import "./frame.js";
 import { highlight } from "./highlight.js";
@@ -165,6 +164,7 @@ function signOut(message) {
   sidebar.hidden = true;
   content.classList.remove("console");
   content.replaceChildren(welcome);
+  for (const code of welcome.querySelectorAll("code.language-sh")) highlight(code);
   document.title = "Console · Petstore";
   const form = keyForm("API key", "Sign in", signIn);
   document.getElementById("sign-in").replaceChildren(form);
@@ -174,14 +174,26 @@ function signOut(message) {
 
 let operations;
 
+async function loadOperations() {
+  let status; // none if there is no whole response
+  try {
+    const response = await fetch(new URL("reference.json", import.meta.url));
+    if (response.ok) return (await response.json()).operations;
+    status = response.status;
+  } catch {
+    // The connection is lost.
+  }
+  throw new Failure({ status, message: "The console cannot load. Reload the page." });
+}
+
 async function signIn(key, outcome) {
   const account = await persist(outcome, place.signal, async () => {
-    operations ??= await (await fetch(new URL("reference.json", import.meta.url))).json();
-    session.operations = operations.operations;
+    operations ??= await loadOperations();
+    session.operations = operations;
     return (await send(key, "GET", "/account")).json();
   });
   if (!account) return;
-  connect({ ...settings(), key, remembered: settings().remembered && key === settings().key });
+  if (key !== settings().key) connect({ ...settings(), key, remembered: false });
   session.account = account;
   state = parse();
   await persist(outcome, place.signal, () => loadSandboxes(place.signal).then(() => true));
@@ -193,7 +205,6 @@ async function signIn(key, outcome) {
 }
 
 session.ended = (message) => (message ? signOut(message) : route({ again: true }));
-for (const code of welcome.querySelectorAll("code.language-sh")) (fill(code), highlight(code));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address is a place in the console
   content.focus();
@@ -204,5 +215,6 @@ if (key) {
   const outcome = h("div", null, h("p", null, "Signing in …"));
   document.getElementById("sign-in").replaceChildren(outcome);
   await signIn(key, outcome);
-  if (!session.account) signOut(outcome.querySelector(".problem-note p")?.firstChild.data);
+  // Without the operations, nobody has refused the key.
+  if (operations && !session.account) signOut(outcome.querySelector(".problem-note p")?.firstChild.data);
 } else signOut("");

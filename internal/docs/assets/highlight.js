@@ -34,11 +34,12 @@ if (CSS.highlights) {
     CSS.highlights.set(`code-${kind}`, highlights.get(kind));
   }
 }
-const rangesOf = new WeakMap();
+const rangesOf = new Map(); // by element
+let sweeping; // a timer
 
 /** Colours the text of an element with the class language-…. Call it again after a change. */
 export function highlight(code, language = /language-(\w+)/.exec(code.className)?.[1] ?? "") {
-  for (const [kind, range] of rangesOf.get(code) ?? []) highlights.get(kind).delete(range);
+  clear(code);
   const name = language.toLowerCase();
   const grammar = grammars[aliases[name] ?? name];
   const node = code.firstChild;
@@ -52,4 +53,17 @@ export function highlight(code, language = /language-(\w+)/.exec(code.className)
     ranges.push([kind, range]);
   }
   rangesOf.set(code, ranges);
+  sweeping ??= setTimeout(sweep);
+}
+
+function clear(code) {
+  for (const [kind, range] of rangesOf.get(code) ?? []) highlights.get(kind).delete(range);
+  rangesOf.delete(code);
+}
+
+// Highlights keep the elements of their ranges. So this forgets the elements that have left the
+// page. It runs later than highlight, which also colours elements that do not belong to it yet.
+function sweep() {
+  sweeping = undefined;
+  for (const code of rangesOf.keys()) if (!code.isConnected) clear(code);
 }

@@ -7,11 +7,12 @@ import { siteURL } from "./dom.js";
 const lasting = storage("localStorage");
 const passing = storage("sessionStorage");
 
+const key = passing.get("key") ?? lasting.get("key") ?? "";
 let current = {
   language: lasting.get("language") ?? "",
   url: lasting.get("url") ?? "",
-  key: passing.get("key") ?? lasting.get("key") ?? "",
-  remembered: lasting.get("key") !== null,
+  key,
+  remembered: lasting.get("key") === key, // another tab may remember another key
 };
 const listeners = new Set();
 

@@ -1,5 +1,5 @@
 // Tabs of languages. All tabs of all pages show the language that the reader chose last.
-import { copyButton, whole, write } from "./code.js";
+import { copyButton, write } from "./code.js";
 import { h, newID } from "./dom.js";
 import { chooseLanguage, settings, subscribe } from "./settings.js";
 
@@ -16,7 +16,7 @@ export function languageTabs({ languages, label, panel, show }) {
   const onkeydown = (event) => {
     const at = tabs.findIndex((tab) => tab.tabIndex === 0);
     const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[event.key];
-    if (next === undefined) return;
+    if (next === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     const tab = tabs.at(next % tabs.length);
     chooseLanguage(tab.textContent);
@@ -48,7 +48,7 @@ function enhance(place) {
     panel: pre,
     show: (language) => write(code, panels.get(language).querySelector("code").textContent, language),
   });
-  place.replaceChildren(h("figure", { class: "panel" }, h("div", { class: "panel-bar" }, tabs, copyButton(() => whole(code.textContent))), pre));
+  place.replaceChildren(h("figure", { class: "panel" }, h("div", { class: "panel-bar" }, tabs, copyButton(() => code.textContent)), pre));
 }
 
 for (const place of document.querySelectorAll(".tabs")) enhance(place);
