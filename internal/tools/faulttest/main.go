@@ -3,7 +3,7 @@
 // its PostgreSQL, and checks the responses over real HTTP. Each row is one experiment
 // with its own database, service and folder.
 //
-//	go run ./internal/tools/faulttest                 all rows, in eight minutes
+//	go run ./internal/tools/faulttest                 all rows, in ten minutes
 //	go run ./internal/tools/faulttest -rows 5,7       only these rows
 //	go run ./internal/tools/faulttest -faults         each row must detect a mistake planted in the program
 //	go run ./internal/tools/faulttest -compile        every such mistake must compile
