@@ -178,8 +178,8 @@ func (p *program) loadDatabaseConfig() (config, error) {
 	return p.orDev(c)
 }
 
-// orDev returns the configuration with the database of the running dev, unless it has one. With an
-// error, the configuration is the same.
+// orDev returns the configuration with the database of the running dev, unless it has one. A
+// PETSTORE_DIRECT_URL alone does not name one. With an error, the configuration is the same.
 func (p *program) orDev(c config) (config, error) {
 	if c.DatabaseURL != "" {
 		return c, nil
@@ -188,7 +188,7 @@ func (p *program) orDev(c config) (config, error) {
 	if err != nil {
 		return c, fmt.Errorf("DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because %w", err)
 	}
-	c.DatabaseURL, c.DirectURL = dev.DatabaseURL, cmp.Or(c.DirectURL, dev.DirectURL)
+	c.DatabaseURL, c.DirectURL = dev.DatabaseURL, dev.DirectURL
 	return c, nil
 }
 

@@ -67,10 +67,10 @@ func (p *program) settings(c config) []setting {
 	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
 		one := setting{Name: field.Tag.Get("env"), Value: redact(field.Tag.Get("env"), textOf(value)), Source: "default"}
 		switch {
-		case p.isSet(one.Name):
-			one.Source = "environment"
 		case isDev && (one.Name == "DATABASE_URL" || one.Name == "PETSTORE_DIRECT_URL"):
 			one.Source = "dev"
+		case p.isSet(one.Name):
+			one.Source = "environment"
 		case slices.Contains(derived, one.Name) && one.Value != "":
 			one.Source = "derived"
 		}

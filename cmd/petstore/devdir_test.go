@@ -52,7 +52,6 @@ func TestCommandsFindDev(t *testing.T) {
 		{"PETSTORE_URL=http://127.0.0.1:1", "api /pets", "PETSTORE_API_KEY must be set to an API key for http://127.0.0.1:1; petstore key create prints one"},
 		{"", "api /pets --url http://127.0.0.1:1", "PETSTORE_API_KEY must be set to an API key for http://127.0.0.1:1; petstore key create prints one"},
 		{"PETSTORE_API_KEY=" + strings.Replace(key, "petstore_", "petstore_0", 1), "api /pets", "PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one"},
-		{"PETSTORE_DIRECT_URL=postgres:///x?host=/nowhere", "migrate status", "cannot connect to PostgreSQL at the socket /nowhere/.s.PGSQL.5432: there is no such socket; check that it runs there, or correct DATABASE_URL"},
 		{"DATABASE_URL=postgres:///x?host=/nowhere", "account list", "cannot connect to PostgreSQL at the socket /nowhere/.s.PGSQL.5432: there is no such socket; check that it runs there, or correct DATABASE_URL"},
 	} {
 		if _, err := run([]string{test.environ}, test.line); err == nil || err.Error() != test.want {
@@ -61,6 +60,9 @@ func TestCommandsFindDev(t *testing.T) {
 	}
 	if got, err := run([]string{"PETSTORE_API_KEY=" + key}, "api /account"); err != nil || !strings.Contains(got, `"name":"demo"`) {
 		t.Errorf("with the key only, api prints %q, %v", got, err)
+	}
+	if got, err := run([]string{"PETSTORE_DIRECT_URL=postgres:///x?host=/nowhere"}, "migrate status"); err != nil || !strings.Contains(got, "00001") {
+		t.Errorf("beside a direct URL of another database, migrate status prints %q, %v", got, err)
 	}
 	for _, url := range []string{base, base + "/"} {
 		if got, err := run([]string{"PETSTORE_URL=" + url}, "api /account"); err != nil || !strings.Contains(got, `"name":"demo"`) {
