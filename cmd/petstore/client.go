@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -201,8 +202,9 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 type watchedBody struct {
 	io.ReadCloser
 
-	silence time.Duration
-	cancel  func() // ends the request
+	silence  time.Duration
+	cancel   func() // ends the request
+	isSilent atomic.Bool
 }
 
 // errSilence means that a response has stopped before its end.
@@ -210,9 +212,13 @@ var errSilence = errors.New("the response stopped before its end")
 
 // Read implements [io.Reader].
 func (b *watchedBody) Read(into []byte) (int, error) {
-	timer := time.AfterFunc(b.silence, b.cancel)
+	timer := time.AfterFunc(b.silence, func() {
+		b.isSilent.Store(true)
+		b.cancel()
+	})
 	n, err := b.ReadCloser.Read(into)
-	if !timer.Stop() && err != nil {
+	timer.Stop()
+	if err != nil && b.isSilent.Load() {
 		err = errSilence
 	}
 	return n, err
