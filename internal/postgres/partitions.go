@@ -30,8 +30,8 @@ const maintainTimeout = 5 * time.Second
 var ErrNoPartition = errors.New("maintain_events() created no partition of events; the log of PostgreSQL says why")
 
 // MaintainEvents creates the partitions of events for this week and the next four, and drops
-// partitions whose events are all older than 30 days. Concurrent callers share a call. It
-// continues after the context of one has ended. The error comes from the database or the
+// partitions whose events are all older than 30 days. Concurrent callers share a call and
+// its error. It continues after the context of one has ended. The error comes from the database or the
 // context.
 func (d *DB) MaintainEvents(ctx context.Context) error {
 	done := d.maintenance.DoChan("", func() (any, error) { return nil, d.maintainEvents(context.WithoutCancel(ctx)) })
