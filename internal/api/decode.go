@@ -70,12 +70,9 @@ func (s *Server) decode(c *gin.Context, options ...decodeOption) *input {
 	return in
 }
 
-// receive reads everything of a request but the fields of the body, and reserves a place
-// among the requests in progress.
+// receive reads the Idempotency-Key and the body of a request, and reserves a place among the
+// requests in progress.
 func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	if c.Request.Method == http.MethodPost {
 		if in.idempotencyKey, err = idempotencyKey(c.Request, d.secret); err != nil {
 			return err

@@ -50,19 +50,19 @@ func (s *Server) routes() []gate.Route {
 func (s *Server) storeRoutes() []gate.Route {
 	return []gate.Route{
 		route("GET /pets", "listPets", read, counted, s.listPets),
-		route("POST /pets", "createPet", write, body, s.createPet),
+		route("POST /pets", "createPet", write, body, noQuery(s.createPet)),
 		route("GET /pets/{petId}", "getPet", read, 0, byID("petId", s.getPet)),
 		route("PATCH /pets/{petId}", "updatePet", write, body, byID("petId", s.updatePet)),
 		route("DELETE /pets/{petId}", "deletePet", write, 0, byID("petId", s.deletePet)),
 
 		route("GET /categories", "listCategories", read, counted, s.listCategories),
-		route("POST /categories", "createCategory", write, body, s.createCategory),
+		route("POST /categories", "createCategory", write, body, noQuery(s.createCategory)),
 		route("GET /categories/{categoryId}", "getCategory", read, 0, byID("categoryId", s.getCategory)),
 		route("PATCH /categories/{categoryId}", "updateCategory", write, body, byID("categoryId", s.updateCategory)),
 		route("DELETE /categories/{categoryId}", "deleteCategory", write, 0, byID("categoryId", s.deleteCategory)),
 
 		route("GET /store/orders", "listOrders", read, counted, s.listOrders),
-		route("POST /store/orders", "placeOrder", write, body, s.placeOrder),
+		route("POST /store/orders", "placeOrder", write, body, noQuery(s.placeOrder)),
 		route("GET /store/orders/{orderId}", "getOrder", read, 0, byID("orderId", s.getOrder)),
 		route("PATCH /store/orders/{orderId}", "updateOrder", write, body, byID("orderId", s.updateOrder)),
 		route("DELETE /store/orders/{orderId}", "cancelOrder", write, 0, byID("orderId", s.cancelOrder)),
@@ -73,7 +73,7 @@ func (s *Server) storeRoutes() []gate.Route {
 		route("PUT /store/inventory/{petId}", "setInventory", write, body, byID("petId", s.setInventory)),
 
 		route("GET /messages", "listMessages", read, counted, s.listMessages),
-		route("POST /messages", "queueMessage", write, body, s.queueMessage),
+		route("POST /messages", "queueMessage", write, body, noQuery(s.queueMessage)),
 		route("GET /messages/{messageId}", "getMessage", read, waits, noQuery(s.getMessage)),
 
 		route("GET /events", "listEvents", read, waits|streams, s.listEvents),
@@ -85,27 +85,27 @@ func (s *Server) storeRoutes() []gate.Route {
 func (s *Server) accountRoutes() []gate.Route {
 	return []gate.Route{
 		route("GET "+webhooksPath, "listWebhooks", admin, counted, s.listWebhooks),
-		route("POST "+webhooksPath, "createWebhook", admin, body, s.createWebhook),
+		route("POST "+webhooksPath, "createWebhook", admin, body, noQuery(s.createWebhook)),
 		route("GET "+webhookPath, "getWebhook", admin, 0, noQuery(s.getWebhook)),
-		route("PATCH "+webhookPath, "updateWebhook", admin, body, s.updateWebhook),
+		route("PATCH "+webhookPath, "updateWebhook", admin, body, noQuery(s.updateWebhook)),
 		route("DELETE "+webhookPath, "deleteWebhook", admin, 0, noQuery(s.deleteWebhook)),
-		route("POST "+webhookPath+"/rotate", "rotateWebhook", admin, mayOmit, s.rotateWebhook),
+		route("POST "+webhookPath+"/rotate", "rotateWebhook", admin, mayOmit, noQuery(s.rotateWebhook)),
 		route("POST "+webhookPath+"/test", "testWebhook", admin, 0, noQuery(s.testWebhook)),
 		route("POST "+webhookPath+"/probe", "probeWebhook", admin, 0, noQuery(s.probeWebhook)),
-		route("POST "+webhookPath+"/replay", "replayWebhook", admin, body, s.replayWebhook),
+		route("POST "+webhookPath+"/replay", "replayWebhook", admin, body, noQuery(s.replayWebhook)),
 		route("GET "+deliveriesPath, "listWebhookDeliveries", admin, counted, s.listWebhookDeliveries),
 		route("GET "+deliveryPath, "getWebhookDelivery", admin, 0, noQuery(s.getWebhookDelivery)),
 		route("POST "+deliveryPath+"/retry", "retryWebhookDelivery", admin, 0, noQuery(s.retryWebhookDelivery)),
 
 		route("GET /account", "getAccount", read, 0, noQuery(s.getAccount)),
 		route("GET "+apiKeysPath, "listAPIKeys", admin, counted, s.listAPIKeys),
-		route("POST "+apiKeysPath, "createAPIKey", admin, body|allNodes, s.createAPIKey),
+		route("POST "+apiKeysPath, "createAPIKey", admin, body|allNodes, noQuery(s.createAPIKey)),
 		route("GET "+apiKeyPath, "getAPIKey", admin, 0, byID("apiKeyId", s.getAPIKey)),
 		route("DELETE "+apiKeyPath, "revokeAPIKey", admin, allNodes, byID("apiKeyId", s.revokeAPIKey)),
 		route("POST "+apiKeyPath+"/rotate", "rotateAPIKey", admin, mayOmit|allNodes, byID("apiKeyId", s.rotateAPIKey)),
 
 		route("GET "+sandboxesPath, "listSandboxes", admin, counted|noFaults, s.listSandboxes),
-		route("POST "+sandboxesPath, "createSandbox", admin, body|expensive|noFaults|allNodes, s.createSandbox),
+		route("POST "+sandboxesPath, "createSandbox", admin, body|expensive|noFaults|allNodes, noQuery(s.createSandbox)),
 		route("GET "+sandboxPath, "getSandbox", admin, noFaults, ofSandbox(s.getSandbox)),
 		route("DELETE "+sandboxPath, "deleteSandbox", admin, noFaults|allNodes, ofSandbox(s.deleteSandbox)),
 		route("POST "+sandboxPath+"/reset", "resetSandbox", admin, expensive|noFaults|allNodes, ofSandbox(s.resetSandbox)),
@@ -118,7 +118,7 @@ func (s *Server) accountRoutes() []gate.Route {
 		route("GET "+reportPath, "getReport", admin, expensive|markdown|unseen, s.getReport),
 
 		route("GET "+samplesPath, "listSamples", admin, counted|noFaults, s.listSamples),
-		route("POST "+samplesPath, "saveSample", admin, body|expensive|noFaults|allNodes, s.saveSample),
+		route("POST "+samplesPath, "saveSample", admin, body|expensive|noFaults|allNodes, noQuery(s.saveSample)),
 		route("GET "+samplePath, "getSample", admin, noFaults, s.getSample),
 		route("DELETE "+samplePath, "deleteSample", admin, noFaults|allNodes, s.deleteSample),
 	}
