@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,7 +68,6 @@ func (p *program) doctor(ctx context.Context, asJSON bool) error {
 	d := &diagnosis{c: c}
 	d.dev, err = p.findDev()
 	if d.isDev = err == nil && c.DatabaseURL == d.dev.DatabaseURL; d.isDev {
-		d.c.DirectURL = cmp.Or(c.DirectURL, d.dev.DirectURL)
 		d.c.WebhookAllow = append(d.c.WebhookAllow, loopback...)
 	}
 	findings := d.run(ctx)
