@@ -493,12 +493,11 @@ func (q *Queries) APIKeyMarkUsed(ctx context.Context, arg APIKeyMarkUsedParams) 
 	return err
 }
 
-const aPIKeyRevoke = `-- name: APIKeyRevoke :many
+const aPIKeyRevoke = `-- name: APIKeyRevoke :one
 WITH revoked AS (
     UPDATE api_keys
     SET revoked_at = now()
-    WHERE (id = $1 OR prefix = $2)
-      AND account_id = coalesce($3, account_id)
+    WHERE id = $1
       AND revoked_at IS NULL
     RETURNING id
 )
@@ -506,17 +505,8 @@ SELECT api_keys.id, api_keys.name, api_keys.prefix,
        CASE WHEN revoked.id IS NOT NULL THEN pg_notify('api_keys', revoked.id::text)::text ELSE '' END AS notified
 FROM api_keys
 LEFT JOIN revoked ON revoked.id = api_keys.id
-WHERE (api_keys.id = $1 OR api_keys.prefix = $2)
-  AND api_keys.account_id = coalesce($3, api_keys.account_id)
-ORDER BY api_keys.id
-LIMIT 100
+WHERE api_keys.id = $1
 `
-
-type APIKeyRevokeParams struct {
-	ID        *int64
-	Prefix    *string
-	AccountID *int64
-}
 
 type APIKeyRevokeRow struct {
 	ID       int64
@@ -525,32 +515,19 @@ type APIKeyRevokeRow struct {
 	Notified string
 }
 
-// Revokes keys by id or by prefix, of one account or of all, and returns all that
-// match. A key that is already revoked is neither written nor announced. Other
-// processes are notified on the channel api_keys when the transaction commits.
-func (q *Queries) APIKeyRevoke(ctx context.Context, arg APIKeyRevokeParams) ([]APIKeyRevokeRow, error) {
-	rows, err := q.db.Query(ctx, aPIKeyRevoke, arg.ID, arg.Prefix, arg.AccountID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []APIKeyRevokeRow{}
-	for rows.Next() {
-		var i APIKeyRevokeRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.Prefix,
-			&i.Notified,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+// Revokes a key of any account, and returns it. A key that is already revoked is neither
+// written nor announced. Other processes are notified on the channel api_keys when the
+// transaction commits.
+func (q *Queries) APIKeyRevoke(ctx context.Context, id int64) (APIKeyRevokeRow, error) {
+	row := q.db.QueryRow(ctx, aPIKeyRevoke, id)
+	var i APIKeyRevokeRow
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.Prefix,
+		&i.Notified,
+	)
+	return i, err
 }
 
 const aPIKeyRevokeAll = `-- name: APIKeyRevokeAll :many

@@ -118,15 +118,14 @@ SELECT rotated.id, rotated.name, rotated.scope, rotated.prefix, rotated.created_
 FROM rotated
 LEFT JOIN api_key_uses ON api_key_uses.account_id = @account_id AND api_key_uses.api_key_id = rotated.id;
 
--- name: APIKeyRevoke :many
--- Revokes keys by id or by prefix, of one account or of all, and returns all that
--- match. A key that is already revoked is neither written nor announced. Other
--- processes are notified on the channel api_keys when the transaction commits.
+-- name: APIKeyRevoke :one
+-- Revokes a key of any account, and returns it. A key that is already revoked is neither
+-- written nor announced. Other processes are notified on the channel api_keys when the
+-- transaction commits.
 WITH revoked AS (
     UPDATE api_keys
     SET revoked_at = now()
-    WHERE (id = sqlc.narg(id) OR prefix = sqlc.narg(prefix))
-      AND account_id = coalesce(sqlc.narg(account_id), account_id)
+    WHERE id = @id
       AND revoked_at IS NULL
     RETURNING id
 )
@@ -134,10 +133,7 @@ SELECT api_keys.id, api_keys.name, api_keys.prefix,
        CASE WHEN revoked.id IS NOT NULL THEN pg_notify('api_keys', revoked.id::text)::text ELSE '' END AS notified
 FROM api_keys
 LEFT JOIN revoked ON revoked.id = api_keys.id
-WHERE (api_keys.id = sqlc.narg(id) OR api_keys.prefix = sqlc.narg(prefix))
-  AND api_keys.account_id = coalesce(sqlc.narg(account_id), api_keys.account_id)
-ORDER BY api_keys.id
-LIMIT 100;
+WHERE api_keys.id = @id;
 
 -- name: APIKeyGetOwn :one
 -- Returns a key of the account, before it is revoked.

@@ -322,7 +322,8 @@ one by its id.`,
 				if err != nil {
 					return err
 				}
-				if _, err := queries.APIKeyRevoke(ctx, db.APIKeyRevokeParams{ID: &key.ID}); err != nil {
+				// Without a row, its account was deleted meanwhile, and its keys do not work either.
+				if _, err := queries.APIKeyRevoke(ctx, key.ID); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 					return err
 				}
 				// The revocation of a key that was already revoked may be on the

@@ -208,7 +208,7 @@ func TestRevokeAgain(t *testing.T) {
 		revoke(true)
 		before := version()
 		revoke(false)
-		if named, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &id}); err != nil || len(named) != 1 || named[0].ID != id {
+		if named, err := a.queries.APIKeyRevoke(t.Context(), id); err != nil || named.ID != id {
 			t.Errorf("returned %+v, %v", named, err)
 		}
 		if after := version(); after != before {

@@ -324,7 +324,7 @@ func TestForgetDuringALookup(t *testing.T) {
 			verified <- err
 		}()
 		<-hold.arrived
-		if _, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &id}); err != nil {
+		if _, err := a.queries.APIKeyRevoke(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 		forget(v, id)

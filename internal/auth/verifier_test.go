@@ -178,7 +178,7 @@ func TestRotateNoKey(t *testing.T) {
 	none(a.id, id+1)
 	a.wantWork(a.now, nil, map[string]bool{secret: true})
 	second, _ := a.rotate(id, time.Hour)
-	if _, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &id}); err != nil {
+	if _, err := a.queries.APIKeyRevoke(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
 	none(a.id, id)
@@ -269,7 +269,7 @@ func TestRejectedIsNotUsed(t *testing.T) {
 	a.use(v, expiredSecret, a.now)
 	a.use(v, revokedSecret, a.now)
 	before := a.now
-	if _, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &revoked}); err != nil {
+	if _, err := a.queries.APIKeyRevoke(t.Context(), revoked); err != nil {
 		t.Fatal(err)
 	}
 	v.Forget()
