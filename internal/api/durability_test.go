@@ -55,14 +55,14 @@ func (p *petstore) withoutStandby() (back func()) {
 	}
 }
 
-// until waits for a condition and fails the test after ten seconds.
+// until waits for a condition and fails the test after 30 seconds.
 func (p *petstore) until(what string, so func() bool) {
 	p.t.Helper()
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !so(); <-poll.C {
+	for deadline := time.Now().Add(30 * time.Second); !so(); <-poll.C {
 		if time.Now().After(deadline) {
-			p.t.Fatalf("not within 10 s: %s", what)
+			p.t.Fatalf("not within 30 s: %s", what)
 		}
 	}
 }

@@ -403,21 +403,11 @@ func TestWaitForEvents(t *testing.T) {
 	p := start(t)
 	pet := p.newPet("Rex", 10)
 	_, next := p.feed("/events")
-	waiting := make(chan *response)
-	go func() {
-		got, err := p.try("GET", next+"&type=order.placed", nil, "Prefer", "wait=30")
-		if err != nil {
-			t.Error(err)
-		}
-		waiting <- got
-	}()
+	waiting := p.waitFor(next + "&type=order.placed")
 	p.until("a request waits", func() bool { return p.server.WaitingForEvents() == 1 })
 	p.put(fmt.Sprintf("/store/inventory/%d", pet), object{"quantity": 5}).want(200) // of another type
 	id := p.newOrder(pet, 1)
-	got := <-waiting
-	if got == nil {
-		return
-	}
+	got := waiting()
 	events := decode[[]feedEvent](got.want(200))
 	if len(events) != 1 || events[0].Subject != fmt.Sprintf("/store/orders/%d", id) || got.header.Get("Preference-Applied") != "wait=30" {
 		t.Errorf("after the wait: %s %v", got.body, got.header)
@@ -537,20 +527,13 @@ func TestStreamsEnd(t *testing.T) {
 	if fields, ok := revoked.next(); ok {
 		t.Errorf("the stream of a revoked key has %v", fields)
 	}
-	waiting := make(chan *response)
-	go func() {
-		got, err := p.try("GET", next, nil, "Prefer", "wait=30")
-		if err != nil {
-			t.Error(err)
-		}
-		waiting <- got
-	}()
+	waiting := p.waitFor(next)
 	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
 	p.server.ShutDown()
 	if fields, ok := kept.next(); ok {
 		t.Errorf("the stream has %v after the shutdown", fields)
 	}
-	if got := <-waiting; got != nil && string(got.want(200).body) != "[]" {
+	if got := waiting(); string(got.want(200).body) != "[]" {
 		t.Errorf("the waiting request: %s", got.body)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -508,7 +509,7 @@ func TestPlacesInProgress(t *testing.T) {
 	for i := range keys {
 		keys[i] = p.newKey(fmt.Sprint("account ", i), auth.Admin)
 	}
-	p = p.withSession("lock_timeout", "30s").with(func(o *api.Options) { o.MaxInFlight = places })
+	p = p.patient(func(o *api.Options) { o.MaxInFlight = places })
 	once := func() {
 		var group sync.WaitGroup
 		statuses := make([]int, places)
@@ -568,7 +569,7 @@ func TestLimitsAreCounted(t *testing.T) {
 	limited.as("").get("/pets").want(401)
 	limited.as("").get("/pets").want(429) // the address
 
-	full := p.withSession("lock_timeout", "30s").with(func(o *api.Options) { counted(o); o.MaxInFlight = 4 })
+	full := p.patient(func(o *api.Options) { counted(o); o.MaxInFlight = 4 })
 	var group sync.WaitGroup
 	status := 0
 	release := full.lockTable("orders", 1, func() {
@@ -611,7 +612,7 @@ func TestSandboxesShareLimits(t *testing.T) {
 	t.Run("requests in progress", func(t *testing.T) {
 		t.Parallel()
 		all, another := family(t)
-		p := all[0].withSession("lock_timeout", "30s").with(func(o *api.Options) { o.MaxInFlight = 4 * len(all) })
+		p := all[0].patient(func(o *api.Options) { o.MaxInFlight = 4 * len(all) })
 		var group sync.WaitGroup
 		statuses := make([]int, len(all))
 		release := p.lockTable("orders", len(all), func() {
@@ -661,7 +662,7 @@ func TestSandboxesShareLimits(t *testing.T) {
 	t.Run("expensive requests", func(t *testing.T) {
 		t.Parallel()
 		all, another := family(t)
-		p := all[0].withSession("lock_timeout", "30s")
+		p := all[0].patient()
 		var group sync.WaitGroup
 		status := 0
 		release := p.lockTable("pets", 1, func() {
@@ -898,7 +899,7 @@ func TestExpensiveRequests(t *testing.T) {
 	clock.move(time.Minute)
 	limited.del(one.path()).want(204).wantLimit(policy, `"key";r=11;t=1`)
 
-	p = p.withSession("lock_timeout", "30s")
+	p = p.patient()
 	another := p.newKey("another", auth.Read)
 	third := p.newKey("third", auth.Read)
 	var group sync.WaitGroup
@@ -957,16 +958,30 @@ func TestLongQuery(t *testing.T) {
 	}
 }
 
-// withSession starts another server with another setting on its connections, which do
-// not lead through a pooler.
-func (p *petstore) withSession(name, value string) *petstore {
+// patient starts another server with changed options for a test that holds a lock. Its requests
+// and statements wait longer for the lock than the test holds it.
+func (p *petstore) patient(changes ...func(*api.Options)) *petstore {
+	p.t.Helper()
+	return p.withSession("lock_timeout", "30s", "statement_timeout", "30s").with(func(o *api.Options) {
+		o.RequestTimeout = 30 * time.Second
+		for _, change := range changes {
+			change(o)
+		}
+	})
+}
+
+// withSession starts another server with other settings on its connections, which do
+// not lead through a pooler. The settings are names, each with a value.
+func (p *petstore) withSession(settings ...string) *petstore {
 	p.t.Helper()
 	target, err := url.Parse(p.direct)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	parameters := target.Query()
-	parameters.Set(name, value)
+	for setting := range slices.Chunk(settings, 2) {
+		parameters.Set(setting[0], setting[1])
+	}
 	target.RawQuery = parameters.Encode()
 	pool, err := postgres.Open(p.t.Context(), target.String(), 8)
 	if err != nil {

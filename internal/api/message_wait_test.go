@@ -71,10 +71,8 @@ func TestWaitForMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.deliver()
-	for _, got := range []*response{<-here, <-there} {
-		if got == nil {
-			continue
-		}
+	for _, received := range []func() *response{here, there} {
+		got := received()
 		if one := decode[message](got.want(200)); one.Status != "delivered" || "/messages/"+one.ID != path || got.header.Get("Preference-Applied") != "wait=30" || got.header.Get("ETag") == etag {
 			t.Errorf("%s %v", got.body, got.header)
 		}
@@ -131,7 +129,7 @@ func TestMessageWaitEnds(t *testing.T) {
 	waiting := p.waitFor(path)
 	p.waits(1)
 	p.endMessage(path, "failed")
-	if got := <-waiting; got != nil && decode[message](got.want(200)).Status != "failed" {
+	if got := waiting(); decode[message](got.want(200)).Status != "failed" {
 		t.Errorf("%s", got.body)
 	}
 	if got := p.do("GET", path, nil, "Prefer", "wait=30", "If-Match", etag).want(412); got.header.Get("Preference-Applied") != "" {
@@ -175,14 +173,12 @@ func TestMessageWaitIsCutShort(t *testing.T) {
 	p.revoke(id)
 	p.until("the key is revoked", func() bool { return p.as(key).get("/pets").status == 401 })
 	p.newPet("Rex", 1) // the waiting request looks again
-	if got := <-revoked; got != nil {
-		got.wantError(401, "invalid_api_key")
-	}
+	revoked().wantError(401, "invalid_api_key")
 
 	waiting := p.waitFor(path)
 	p.waits(1)
 	p.server.ShutDown()
-	if got := <-waiting; got != nil && decode[message](got.want(200)).Status != "queued" {
+	if got := waiting(); decode[message](got.want(200)).Status != "queued" {
 		t.Errorf("%s", got.body)
 	}
 }
@@ -191,34 +187,23 @@ func TestMessageWaitIsCutShort(t *testing.T) {
 // them all while another request has the only place. They get it one after the other.
 func TestWaitsNeedNoPlaces(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t).withSession("lock_timeout", "30s").with(func(o *api.Options) { o.MaxInFlight = 4 }) // one for each account
+	p := startAlone(t).patient(func(o *api.Options) { o.MaxInFlight = 4 }) // one for each account
 	path, _ := p.newMessage()
 	_, next := p.feed("/events?after=latest")
 	const each = 3
-	var waiting []<-chan *response
+	var waiting []func() *response
 	for i := range each {
 		waiting = append(waiting, p.waitFor(path))
 		p.waits(2*i + 1)
 		waiting = append(waiting, p.waitFor(next))
 		p.waits(2*i + 2)
 	}
-	blocked := make(chan *response, 1)
-	release := p.lockTable("pets", 1, func() {
-		go func() {
-			got, err := p.try("GET", "/pets", nil)
-			if err != nil {
-				t.Error(err)
-			}
-			blocked <- got
-		}()
-	})
+	release := p.lockTable("pets", 1, func() { waiting = append(waiting, p.begin("GET", "/pets", nil)) })
 	defer release()
 	p.endMessage(path, "delivered")
 	p.waits(0)
 	release()
-	for _, one := range append(waiting, blocked) {
-		if got := <-one; got != nil {
-			got.want(200)
-		}
+	for _, received := range waiting {
+		received().want(200)
 	}
 }

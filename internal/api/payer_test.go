@@ -92,7 +92,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 // requests of another payer do not wait for them.
 func TestOneResetAtATime(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t).withSession("lock_timeout", "30s")
+	p := startAlone(t).patient()
 	one, locked := p.payer("one")
 	other, _ := p.payer("other")
 	reset := func(client *petstore) (done chan int) {
@@ -101,6 +101,7 @@ func TestOneResetAtATime(t *testing.T) {
 			resp, err := client.try("POST", "/sandboxes/current/reset", nil)
 			if err != nil {
 				t.Error(err)
+				resp = &response{}
 			}
 			done <- resp.status
 		}()
@@ -124,13 +125,20 @@ func TestOneResetAtATime(t *testing.T) {
 			t.Errorf("a reset of another account: status %d, want 204", status)
 		}
 	}
+	early := 0
 	select {
-	case status := <-second:
-		t.Errorf("the second reset of an account did not wait for the first: status %d", status)
+	case early = <-second:
 	default:
 	}
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	switch early {
+	case 0:
+	case 429: // on a slow machine, the resets of the other account take longer than the second one waits
+		second = reset(one[3])
+	default:
+		t.Fatalf("the second reset of an account did not wait for the first: status %d", early)
 	}
 	if got := []int{<-first, <-second}; !cmp.Equal(got, []int{204, 204}) {
 		t.Errorf("the resets of the first account: statuses %d, want 204", got)

@@ -52,7 +52,7 @@ func (p *petstore) inSandbox(sample string) *petstore {
 // record returns the record of the sandbox, newest first, when it has this number of exchanges.
 func (p *petstore) record(number int) (all []recorded) {
 	p.t.Helper()
-	eventually(p.t, 5*time.Second, func() bool {
+	eventually(p.t, 20*time.Second, func() bool {
 		all = decode[[]recorded](p.get(ownRecord).want(200))
 		return len(all) >= number
 	})
@@ -270,15 +270,12 @@ func (s *stream) wantRequest(status int) {
 func TestRecordWaits(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)
-	waiting := make(chan *response)
-	for range 2 {
-		go func() { waiting <- p.do("GET", ownRecord+"?status=404&after=latest", nil, "Prefer", "wait=30") }()
-	}
+	waiting := []func() *response{p.waitFor(ownRecord + "?status=404&after=latest"), p.waitFor(ownRecord + "?status=404&after=latest")}
 	eventually(t, 5*time.Second, func() bool { return p.server.WaitingForRecords() == 2 })
 	p.get("/pets/1").want(200)
 	p.get("/pets/4711").want(404)
-	for range 2 {
-		resp := (<-waiting).want(200)
+	for _, received := range waiting {
+		resp := received().want(200)
 		if got := decode[[]recorded](resp); len(got) != 1 || got[0].Status != 404 || resp.header.Get("Preference-Applied") != "wait=30" {
 			t.Errorf("after the wait: %v, %s", got, resp.header.Get("Preference-Applied"))
 		}
@@ -305,15 +302,14 @@ func TestPagesAfterLatest(t *testing.T) {
 		id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
 		p := parent.as(key)
 		p.recordRequests(id, 1, before)
-		waiting := make(chan *response)
-		go func() { waiting <- p.do("GET", ownRecord+"?after=latest&limit=1", nil, "Prefer", "wait=30") }()
+		waiting := p.waitFor(ownRecord + "?after=latest&limit=1")
 		eventually(t, 5*time.Second, func() bool { return p.server.WaitingForRecords() == 1 })
 		p.recordRequests(id, before+1, before+3)
 		var want, got []string
 		for n := before + 3; n > before; n-- {
 			want = append(want, fmt.Sprintf("req_%d_%d", id, n))
 		}
-		for page := <-waiting; ; page = p.get(page.link("next")) {
+		for page := waiting(); ; page = p.get(page.link("next")) {
 			for _, one := range decode[[]recorded](page.want(200)) {
 				got = append(got, one.ID)
 			}

@@ -68,25 +68,34 @@ func TestEventsOfAnotherProcess(t *testing.T) {
 	for _, e := range events {
 		stream.wantEvent(e)
 	}
-	if got := <-waiting; got != nil {
-		if first := decode[[]feedEvent](got.want(200)); len(first) == 0 || first[0].ID != events[0].ID {
-			t.Errorf("the waiting request: %s", got.body)
-		}
+	if got := waiting().want(200); len(decode[[]feedEvent](got)) == 0 || decode[[]feedEvent](got)[0].ID != events[0].ID {
+		t.Errorf("the waiting request: %s", got.body)
 	}
 }
 
-// waitFor sends a request that waits for events. The channel has its response; nil: there
-// was none, and the test has failed.
-func (p *petstore) waitFor(target string) <-chan *response {
-	waiting := make(chan *response, 1)
+// waitFor sends a request that waits for what its target has next. The function that it returns
+// waits for the response.
+func (p *petstore) waitFor(target string) (received func() *response) {
+	return p.begin("GET", target, nil, "Prefer", "wait=30")
+}
+
+// begin sends a request as [petstore.do] does, and does not wait for the response. The function
+// that it returns does, and fails the test if there is none.
+func (p *petstore) begin(method, target string, body any, header ...string) (received func() *response) {
+	var resp *response
+	ended := make(chan error, 1)
 	go func() {
-		got, err := p.try("GET", target, nil, "Prefer", "wait=30")
-		if err != nil {
-			p.t.Error(err)
-		}
-		waiting <- got
+		var err error
+		resp, err = p.try(method, target, body, header...)
+		ended <- err
 	}()
-	return waiting
+	return func() *response {
+		p.t.Helper()
+		if err := <-ended; err != nil {
+			p.t.Fatal(err)
+		}
+		return resp
+	}
 }
 
 // TestWaitsOutliveTimeouts checks that the timeouts of the HTTP server end neither a stream
@@ -112,7 +121,7 @@ func TestWaitsOutliveTimeouts(t *testing.T) {
 	p.newOrder(pet, 1)
 	events, _ := p.feed(next)
 	stream.wantEvent(events[0])
-	if got := <-waiting; got != nil && len(decode[[]feedEvent](got.want(200))) != 1 {
+	if got := waiting(); len(decode[[]feedEvent](got.want(200))) != 1 {
 		t.Errorf("the waiting request: %s", got.body)
 	}
 }

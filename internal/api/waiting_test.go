@@ -46,7 +46,7 @@ func TestLockedPetsOfOtherAccounts(t *testing.T) {
 func TestLockedRecord(t *testing.T) {
 	t.Parallel()
 	const deletions, orders = 16, 20
-	p := startAlone(t).withSession("lock_timeout", "30s")
+	p := startAlone(t).patient()
 	free := p.sampleTenants(1)[0]
 	clients, sandbox := p.payer("waiting")
 	id := fmt.Sprint("sbx_", sandbox)
