@@ -183,7 +183,11 @@ func (w *Worker) Run(ctx context.Context) {
 	looking.Go(func() { sweep(ctx, sweepInterval, w.sweepWebhooks) })
 	looking.Go(func() { sweep(ctx, sweepInterval, w.settleWebhooks) })
 	looking.Go(func() { sweep(ctx, countInterval, w.countFailing) })
-	looking.Go(func() { sweep(ctx, expiryInterval, w.expireMessages) })
+	looking.Go(func() {
+		sweep(ctx, expiryInterval, func(ctx context.Context) {
+			w.warn(ctx, "could not end messages that wait too long", w.expireMessages(ctx))
+		})
+	})
 	looking.Go(func() { w.woken.each(ctx, w.lookAtWoken) })
 	looking.Go(func() { w.asked.each(ctx, w.deliverAsked) })
 	looking.Wait()

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"time"
 )
 
 // RunAsked delivers only to the webhooks that [Worker.Deliver] names, until ctx ends.
@@ -34,7 +33,5 @@ func (w *Worker) Settle(ctx context.Context, accountID int64, webhookID string) 
 	return w.settle(ctx, accountID, endpoint{accountID, webhookID})
 }
 
-// ExpireBefore ends the messages from before a time to which no webhook subscribes.
-func (w *Worker) ExpireBefore(ctx context.Context, before time.Time) error {
-	return w.expireBefore(ctx, before)
-}
+// ExpireMessages ends the messages for which no webhook has subscribed in time.
+func (w *Worker) ExpireMessages(ctx context.Context) error { return w.expireMessages(ctx) }

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// MessageExpiry is how long a message waits for a webhook that subscribes to it.
-	MessageExpiry = 72 * time.Hour
+	// messageExpiry is how long a message waits for a webhook that subscribes to it.
+	messageExpiry = 72 * time.Hour
 	// lostAfter is the age of a queued message whose deliveries, or the event of which, may
 	// have been deleted. Such a message has failed, even if a webhook subscribes.
 	lostAfter = 32 * 24 * time.Hour
@@ -240,21 +240,15 @@ func eventsOf(ctx context.Context, queries *db.Queries, accountID int64, ids []s
 	return events, err
 }
 
-// expireMessages ends the messages for which no webhook has subscribed in time. It logs
-// errors.
-func (w *Worker) expireMessages(ctx context.Context) {
+// expireMessages ends the messages for which no webhook has subscribed in time. An account
+// whose messages cannot be ended does not keep the messages of others.
+func (w *Worker) expireMessages(ctx context.Context) error {
 	now, err := w.queries.Clock(ctx)
-	if err == nil {
-		err = w.expireBefore(ctx, now.Add(-MessageExpiry))
+	if err != nil {
+		return err
 	}
-	w.warn(ctx, "could not end messages that wait too long", err)
-}
-
-// expireBefore ends the messages from before a time to which no webhook subscribes. An
-// account whose messages cannot be ended does not keep the messages of others.
-func (w *Worker) expireBefore(ctx context.Context, before time.Time) error {
-	next := db.MessagesExpiredParams{Before: before, PageSize: page}
-	lost := before.Add(MessageExpiry - lostAfter)
+	next := db.MessagesExpiredParams{Before: now.Add(-messageExpiry), PageSize: page}
+	lost := now.Add(-lostAfter)
 	var failed error
 	for {
 		rows, err := w.queries.MessagesExpired(postgres.ForAllAccounts(ctx), next)

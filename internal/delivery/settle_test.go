@@ -384,7 +384,7 @@ func TestNoExpiryBesideABacklog(t *testing.T) {
 		f.webhook("http://127.0.0.1:1/", "message.queued")
 		f.queue(1, c.age)
 		f.exec(c.prepare)
-		if err := worker.ExpireBefore(t.Context(), time.Now().Add(-delivery.MessageExpiry)); err != nil {
+		if err := worker.ExpireMessages(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := f.statuses(); got != c.want {
@@ -417,7 +417,7 @@ func TestExpiryThatFails(t *testing.T) {
 		WITH made AS (INSERT INTO accounts (name) SELECT 'other ' || n FROM generate_series(1, 1050) AS n RETURNING id)
 		INSERT INTO account_state (account_id) SELECT id FROM made`)
 	f.exec("INSERT INTO messages (account_id, id, message, created_at) SELECT account_id, 'msg_' || lpad(to_hex(account_id), 32, '0'), 'hello', now() - interval '100 hours' FROM account_state WHERE account_id <> $1", f.account)
-	err := f.idleWorker().ExpireBefore(context.WithoutCancel(t.Context()), time.Now().Add(-delivery.MessageExpiry))
+	err := f.idleWorker().ExpireMessages(context.WithoutCancel(t.Context()))
 	if err == nil || strings.Count(err.Error(), "refused") != 1 {
 		t.Errorf("%v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/admission"
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
 )
@@ -60,7 +62,8 @@ func TestTargetAge(t *testing.T) {
 	}
 }
 
-// TestPersist: an action is repeated until it succeeds, or until its context ends.
+// TestPersist: an action is repeated until it succeeds, until its context ends, or until the lease
+// has run out while others wait for the place.
 func TestPersist(t *testing.T) {
 	t.Parallel()
 	d := newLab(t).drain(endpoint{}, process{})
@@ -80,6 +83,30 @@ func TestPersist(t *testing.T) {
 	cancel()
 	if err := d.persist(ctx, "it fails", func() error { tries++; return failure }); !errors.Is(err, failure) || tries != 4 {
 		t.Errorf("%v after %d tries, want 1", err, tries-3)
+	}
+
+	// Others wait for the only place.
+	d.pool = admission.New[int64](admission.Resource{Total: 1, Wait: admission.Forever})
+	waiting, stop := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer stop()
+	for payer := range int64(2) {
+		others.Go(func() { _ = d.pool.Take(waiting, payer, 1) })
+	}
+	for !d.pool.IsContended() {
+		runtime.Gosched()
+	}
+	for age, want := range map[time.Duration]int{0: 2, 2 * leaseTime: 1} {
+		d.renewed, tries = time.Now().Add(-age), 0
+		if err := d.persist(t.Context(), "it fails", func() error {
+			if tries++; tries < 2 {
+				return failure
+			}
+			return nil
+		}); tries != want || (err == nil) != (want == 2) {
+			t.Errorf("%v after %d tries with a lease from %s ago, want %d", err, tries, age, want)
+		}
 	}
 }
 
