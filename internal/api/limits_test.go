@@ -649,6 +649,10 @@ func TestSandboxesShareLimits(t *testing.T) {
 			for _, one := range all {
 				tooMany(p.as(one.key).post("/messages", object{"message": "one more"}))
 			}
+			// The server does not wait long for the body of a request that it rejects.
+			if err := p.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n", 429); err != nil {
+				t.Error(err)
+			}
 			p.as(another).post("/messages", object{"message": "from another account"}).want(202)
 			for _, one := range finish {
 				if status := one(); status != 202 {

@@ -25,19 +25,12 @@ func (g *Gate) ReadBody(c *gin.Context) ([]byte, error) {
 // BodyIsOptional reports whether the request may omit its body.
 func BodyIsOptional(c *gin.Context) bool { return requestOf(c).route.has(OptionalBody) }
 
-// receiveBody returns the whole body of a request, which it reads once. Over HTTP/1.1, an error
-// closes the connection, or net/http would wait for the rest of the body before it sends the
-// response.
-func (g *Gate) receiveBody(c *gin.Context) (_ []byte, err error) {
+// receiveBody returns the whole body of a request, which it reads once.
+func (g *Gate) receiveBody(c *gin.Context) ([]byte, error) {
 	state := requestOf(c)
 	if state.bodyRead {
 		return state.body, nil
 	}
-	defer func() {
-		if err != nil && c.Request.ProtoMajor == 1 {
-			c.Header("Connection", "close")
-		}
-	}()
 	size := c.Request.ContentLength
 	if size > g.options.MaxBodyBytes {
 		return nil, httpjson.TooLarge(g.options.MaxBodyBytes)
