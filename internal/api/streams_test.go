@@ -98,12 +98,12 @@ func (p *petstore) begin(method, target string, body any, header ...string) (rec
 	}
 }
 
-// TestWaitsOutliveTimeouts checks that the timeouts of the HTTP server end neither a stream
-// nor a waiting request.
+// TestWaitsOutliveTimeouts checks that neither the timeouts of the HTTP server nor the one of a
+// request end a stream or a waiting request.
 func TestWaitsOutliveTimeouts(t *testing.T) {
 	t.Parallel()
-	const timeout = 500 * time.Millisecond
-	p := start(t)
+	const timeout, requestTimeout = 500 * time.Millisecond, 3 * time.Second
+	p := start(t).with(func(o *api.Options) { o.RequestTimeout = requestTimeout })
 	pet := p.newPet("Rex", 10)
 	_, next := p.feed("/events")
 	listening := httptest.NewUnstartedServer(p.server)
@@ -114,8 +114,8 @@ func TestWaitsOutliveTimeouts(t *testing.T) {
 	limited.url = listening.URL
 	stream, waiting := limited.stream("/events?after=latest"), limited.waitFor(next)
 	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
-	// This takes four times the timeouts, and has its own response after them.
-	if got := limited.do("GET", next, nil, "Prefer", "wait=2").want(200); string(got.body) != "[]" {
+	// This takes longer than the timeouts, and reads the page after them.
+	if got := limited.do("GET", next, nil, "Prefer", "wait=4").want(200); string(got.body) != "[]" {
 		t.Errorf("after the wait: %s", got.body)
 	}
 	p.newOrder(pet, 1)
