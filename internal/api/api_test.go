@@ -423,6 +423,25 @@ var client = &http.Client{
 	Timeout:       30 * time.Second,
 }
 
+// begin sends a request as [petstore.do] does, and does not wait for the response. The function
+// that it returns does, and fails the test if there is none.
+func (p *petstore) begin(method, target string, body any, header ...string) (received func() *response) {
+	var resp *response
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		resp, err = p.try(method, target, body, header...)
+		ended <- err
+	}()
+	return func() *response {
+		p.t.Helper()
+		if err := <-ended; err != nil {
+			p.t.Fatal(err)
+		}
+		return resp
+	}
+}
+
 // get, post, put, patch and del send a request with the usual headers.
 func (p *petstore) get(target string) *response { p.t.Helper(); return p.do("GET", target, nil) }
 

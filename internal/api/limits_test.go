@@ -649,7 +649,7 @@ func TestSandboxesShareLimits(t *testing.T) {
 			for _, one := range all {
 				tooMany(p.as(one.key).post("/messages", object{"message": "one more"}))
 			}
-			// The server does not wait long for the body of a request that it rejects.
+			// The server waits at most a second for the body of a request that it rejects.
 			if err := p.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n", 429); err != nil {
 				t.Error(err)
 			}

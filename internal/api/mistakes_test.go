@@ -83,9 +83,9 @@ func (p *program) fails(operation string, status, number int) {
 	p.setFaults(object{"operation": operation, "effect": "status", "status": status, "first": number})
 }
 
-// again makes a mistake until the report finds it. A busy machine makes pauses longer, so that the
-// requests can look like those of a client without the mistake. Each time has another target,
-// because the same one again would look like polling.
+// again repeats a mistake until the report finds it. A busy machine makes pauses longer, which can
+// hide the mistake. Each repetition has its own target, because the report takes repeated requests
+// for one target for polling.
 func (p *program) again(rule string, want report.Status, mistake func(target string)) {
 	p.t.Helper()
 	for n := range 20 {

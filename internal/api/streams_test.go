@@ -79,25 +79,6 @@ func (p *petstore) waitFor(target string) (received func() *response) {
 	return p.begin("GET", target, nil, "Prefer", "wait=30")
 }
 
-// begin sends a request as [petstore.do] does, and does not wait for the response. The function
-// that it returns does, and fails the test if there is none.
-func (p *petstore) begin(method, target string, body any, header ...string) (received func() *response) {
-	var resp *response
-	ended := make(chan error, 1)
-	go func() {
-		var err error
-		resp, err = p.try(method, target, body, header...)
-		ended <- err
-	}()
-	return func() *response {
-		p.t.Helper()
-		if err := <-ended; err != nil {
-			p.t.Fatal(err)
-		}
-		return resp
-	}
-}
-
 // TestWaitsOutliveTimeouts checks that neither the timeouts of the HTTP server nor the one of a
 // request end a stream or a waiting request.
 func TestWaitsOutliveTimeouts(t *testing.T) {
