@@ -2,6 +2,7 @@ package groupcommit
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -80,12 +82,24 @@ func (f *fixture) togetherOf(c *Committer, writes ...storeWrite) (failures []err
 			return decide(s)
 		}
 		running.Go(func() {
-			arriving.Done()
-			_, failures[i] = c.Do(f.t.Context(), w.Store, w.Write)
+			_, failures[i] = c.Do(&joining{Context: f.t.Context(), joined: sync.OnceFunc(arriving.Done)}, w.Store, w.Write)
 		})
 	}
 	running.Wait()
 	return failures, decided
+}
+
+// joining is the context of a write. It calls joined when something asks for its deadline, as a
+// [coalesce.Coalescer] does when a call has joined a waiting group.
+type joining struct {
+	context.Context
+
+	joined func()
+}
+
+func (j *joining) Deadline() (time.Time, bool) {
+	j.joined()
+	return j.Context.Deadline()
 }
 
 // sent makes a number of messages.
