@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -290,11 +289,10 @@ func TestConnectionLost(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
 	p.oneOfEach()
-	var read, write *response
-	var group sync.WaitGroup
+	var read, write func() *response
 	release := p.lockTable("orders", 2, func() {
-		group.Go(func() { read = p.get("/store/orders/1001") })
-		group.Go(func() { write = p.post("/store/orders", object{"petId": 1001}) })
+		read = p.begin("GET", "/store/orders/1001", nil)
+		write = p.begin("POST", "/store/orders", object{"petId": 1001})
 	})
 	defer release()
 	if _, err := p.db.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
@@ -302,9 +300,8 @@ func TestConnectionLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-	group.Wait()
-	read.want(200)
-	write.wantUnavailable()
+	read().want(200)
+	write().wantUnavailable()
 }
 
 // TestClientLeaves: a read ends when its client hangs up, and is not logged as an

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -324,16 +323,18 @@ func TestReadinessQueriesOncePerSecond(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock.move(time.Hour)
-	var probes sync.WaitGroup
-	for range 8 {
-		probes.Go(func() { p.get("/readyz").want(http.StatusOK) })
+	probes := make([]func() *response, 8)
+	for i := range probes {
+		probes[i] = p.begin("GET", "/readyz", nil)
 	}
 	for again := time.NewTicker(time.Millisecond); reads.count.Load() < 3; <-again.C {
 	}
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	probes.Wait()
+	for _, receive := range probes {
+		receive().want(http.StatusOK)
+	}
 	wantReads(3)
 
 	clock.move(time.Hour)

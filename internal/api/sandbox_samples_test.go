@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -258,12 +257,14 @@ func TestTooManySamples(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	box := p.newSandbox("box", "empty").ID
-	var group sync.WaitGroup
 	statuses := make([]int, stores.MaxSamples+5)
-	for i := range statuses {
-		group.Go(func() { statuses[i] = p.post(samplesPath, object{"name": fmt.Sprint("s", i), "from": box}).status })
-	}
-	group.Wait()
+	atOnce(t, len(statuses), func(i int) error {
+		resp, err := p.try("POST", samplesPath, object{"name": fmt.Sprint("s", i), "from": box})
+		if err == nil {
+			statuses[i] = resp.status
+		}
+		return err
+	})
 	count := map[int]int{}
 	for _, status := range statuses {
 		count[status]++
