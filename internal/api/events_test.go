@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -238,28 +236,31 @@ func TestFeedIsTheStore(t *testing.T) {
 	foreign := p.as(p.newKey("other", auth.Write))
 	foreign.newCategory("Foreign")
 
-	var reading sync.WaitGroup
-	ctx, stop := context.WithCancel(t.Context())
+	changed := make(chan error, clients)
+	for client := range clients {
+		random := rand.New(rand.NewPCG(1, uint64(client)))
+		go func() {
+			var err error
+			for i := 0; i < changes && err == nil; i++ {
+				err = p.change(random, category, pets, fmt.Sprintf("%d-%d", client, i))
+			}
+			changed <- err
+		}()
+	}
 	var followed []feedEvent
 	next := "/events?limit=20"
-	reading.Go(func() {
-		for ctx.Err() == nil {
-			var events []feedEvent
-			events, next = p.feed(next)
-			followed = append(followed, events...)
-		}
-	})
-	atOnce(t, clients, func(client int) error {
-		random := rand.New(rand.NewPCG(1, uint64(client)))
-		for i := range changes {
-			if err := p.change(random, category, pets, fmt.Sprintf("%d-%d", client, i)); err != nil {
-				return err
+	for changing := clients; changing > 0; {
+		var events []feedEvent
+		events, next = p.feed(next)
+		followed = append(followed, events...)
+		select {
+		case err := <-changed:
+			if changing--; err != nil {
+				t.Fatal(err)
 			}
+		default:
 		}
-		return nil
-	})
-	stop()
-	reading.Wait()
+	}
 	events, _ := p.feed(next)
 	followed = append(followed, events...)
 	wantNumbered(t, followed)
