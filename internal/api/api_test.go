@@ -39,6 +39,7 @@ const maxBodyBytes = 64 << 10
 type petstore struct {
 	t        testing.TB
 	server   *api.Server
+	client   *http.Client
 	url      string
 	dbURL    string
 	direct   string        // like dbURL, without a connection pooler
@@ -173,7 +174,7 @@ func openPool(database *pgtest.Database) (*postgres.DB, error) {
 func startWith(t testing.TB, on conns, suffix string) *petstore {
 	t.Helper()
 	p := &petstore{
-		t: t, dbURL: on.database.URL, direct: on.database.DirectURL, db: on.database.Pool,
+		t: t, client: client, dbURL: on.database.URL, direct: on.database.DirectURL, db: on.database.Pool,
 		pool: on.pool, verifier: auth.NewVerifier(db.New(on.pool), db.New(on.pool.Writing())),
 		log: &logBuffer{}, suffix: suffix, replica: on.replica,
 	}
@@ -385,7 +386,7 @@ func (p *petstore) try(method, target string, body any, header ...string) (*resp
 func (p *petstore) send(request *http.Request, sent []byte) (*response, error) {
 	p.t.Helper()
 	preference := p.replica.prefer(request)
-	received, err := client.Do(request)
+	received, err := p.client.Do(request)
 	if err != nil {
 		return nil, err
 	}

@@ -443,7 +443,7 @@ func (p *petstore) stream(target string, header ...string) *stream {
 	for i := 0; i+1 < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
-	opened, err := client.Do(request)
+	opened, err := p.client.Do(request)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -80,19 +80,39 @@ func (p *petstore) waitFor(target string) (received func() *response) {
 }
 
 // TestWaitsOutliveTimeouts checks that neither the timeouts of the HTTP server nor the one of a
-// request end a stream or a waiting request.
+// request end a stream, a waiting request or one with an injected delay.
 func TestWaitsOutliveTimeouts(t *testing.T) {
 	t.Parallel()
+	for version, listen := range map[string]func(*httptest.Server){
+		"HTTP/1.1": (*httptest.Server).Start,
+		"HTTP/2": func(s *httptest.Server) {
+			s.EnableHTTP2 = true
+			s.StartTLS()
+		},
+	} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			testWaitsOutliveTimeouts(t, listen)
+		})
+	}
+}
+
+func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
+	t.Helper()
 	const timeout, requestTimeout = 500 * time.Millisecond, 3 * time.Second
-	p := start(t).with(func(o *api.Options) { o.RequestTimeout = requestTimeout })
+	p, _ := start(t).faultSandbox()
+	p = p.with(func(o *api.Options) { o.RequestTimeout, o.StreamPause = requestTimeout, timeout })
 	pet := p.newPet("Rex", 10)
+	p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": 3 * timeout.Milliseconds()})
 	_, next := p.feed("/events")
 	listening := httptest.NewUnstartedServer(p.server)
 	listening.Config.ReadTimeout, listening.Config.WriteTimeout, listening.Config.ReadHeaderTimeout = timeout, timeout, timeout
-	listening.Start()
+	listen(listening)
 	t.Cleanup(listening.Close)
 	limited := *p
-	limited.url = listening.URL
+	limited.url, limited.client = listening.URL, listening.Client()
+	limited.client.Transport.(*http.Transport).DisableCompression = true
+	limited.get("/pets").want(200)
 	stream, waiting := limited.stream("/events?after=latest"), limited.waitFor(next)
 	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
 	// This takes longer than the timeouts, and reads the page after them.

@@ -206,6 +206,13 @@ func setWriteDeadline(c *gin.Context, limit time.Duration) {
 	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(limit))
 }
 
+// liftWriteDeadline ends the limit of [setWriteDeadline] while the server has nothing to send. Over
+// HTTP/2 a deadline that passes resets the stream, although nothing is being written.
+func liftWriteDeadline(c *gin.Context) {
+	// If this fails, so does the response.
+	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{})
+}
+
 // sunset sets the headers of a deprecated operation. The error is
 // [ErrOperationSunset] after the sunset, if the server enforces it.
 func (g *Gate) sunset(c *gin.Context, d *deprecation) error {

@@ -79,6 +79,7 @@ func (g *Gate) delay(c *gin.Context, state *request) error {
 			return err
 		}
 	}
+	liftWriteDeadline(c)
 	began := time.Now()
 	timer := time.NewTimer(time.Duration(*state.injected.DelayMs) * time.Millisecond)
 	defer timer.Stop()

@@ -207,6 +207,7 @@ func (s *stream) send(text string) {
 	if _, s.err = s.c.Writer.WriteString(text); s.err == nil {
 		s.err = http.NewResponseController(s.c.Writer).Flush()
 	}
+	liftWriteDeadline(s.c)
 	s.sent = s.gate.options.Now()
 	if s.state.injected.closes() && strings.HasPrefix(text, "id:") {
 		s.err = errConnectionClosed

@@ -73,6 +73,7 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 	defer state.countWait(time.Now())
 	extended := time.Now()
 	for !seen.Found && ctx.Err() == nil {
+		liftWriteDeadline(c)
 		if !seen.More && !(watched.Hub.Wait(ctx, watched.Account, seen.Newest) && sleep.For(ctx, readPace)) {
 			break
 		}
