@@ -35,12 +35,7 @@ func (s *Server) getReport(c *gin.Context) error {
 	if err := s.findRecord(c, params, q); err != nil {
 		return err
 	}
-	ctx, payer := c.Request.Context(), gate.Caller(c).Payer()
-	if err := s.gate.Limits.Counts.Take(ctx, payer, 1); err != nil {
-		return err
-	}
-	defer s.gate.Limits.Counts.Give(payer, 1)
-	record, err := s.readReported(ctx, q)
+	record, err := s.readReported(c.Request.Context(), gate.Caller(c).Payer(), q)
 	if err != nil {
 		return err
 	}
@@ -63,8 +58,13 @@ func (s *Server) getReport(c *gin.Context) error {
 	return nil
 }
 
-// readReported reads what the report on a sandbox is about.
-func (s *Server) readReported(ctx context.Context, q *exchangeQuery) (*report.Record, error) {
+// readReported reads what the report on a sandbox is about. It counts as a count of its payer, who may
+// read the response slowly afterwards.
+func (s *Server) readReported(ctx context.Context, payer int64, q *exchangeQuery) (*report.Record, error) {
+	if err := s.gate.Limits.Counts.Take(ctx, payer, 1); err != nil {
+		return nil, err
+	}
+	defer s.gate.Limits.Counts.Give(payer, 1)
 	log, err := s.reads.ExchangeLogGet(ctx, q.account)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, err

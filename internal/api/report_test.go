@@ -3,6 +3,7 @@ package api_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -60,6 +61,38 @@ func TestReport(t *testing.T) {
 	parent.get(ownReport).wantError(409, "not_a_sandbox")
 	parent.get("/sandboxes/sbx_9007199254740991/report").wantError(404, "sandbox_not_found")
 	p.get(ownReport + "?x=1").want(400)
+}
+
+// unread is a response that its client does not read until it has ended.
+type unread struct {
+	http.ResponseWriter
+
+	begun chan<- struct{}
+	ended <-chan struct{}
+}
+
+func (u unread) Write(text []byte) (int, error) {
+	u.begun <- struct{}{}
+	<-u.ended
+	return u.ResponseWriter.Write(text)
+}
+
+// TestReportThatNobodyReads: a client that reads its report slowly does not hold up the exact counts
+// of others.
+func TestReportThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	begun, ended, done := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, ownReport, nil)
+	request.Header.Set("Authorization", "Bearer "+p.key)
+	go func() {
+		defer close(done)
+		p.server.ServeHTTP(unread{httptest.NewRecorder(), begun, ended}, request)
+	}()
+	<-begun
+	p.get("/store/inventory/summary").want(200)
+	close(ended)
+	<-done
 }
 
 // TestIncompleteReport: the report says that requests are missing, until a client empties the
