@@ -389,6 +389,11 @@ func TestPreconditionsOfEveryOperation(t *testing.T) {
 	for _, target := range []string{"/livez", "/readyz"} {
 		p.do("GET", target, nil, "If-Match", otherTag, "If-None-Match", "*").want(200)
 	}
+	inside := p.inSandbox(stores.SampleEmpty)
+	for _, target := range []string{"/events", ownRecord} { // as streams
+		inside.do("GET", target, nil, "Accept", "text/event-stream", "If-Match", otherTag).wantError(412, "precondition_failed")
+		inside.do("GET", target, nil, "Accept", "text/event-stream", "If-None-Match", "*").want(304)
+	}
 }
 
 // TestErrorsComeBeforePreconditions: preconditions do not change the response to an

@@ -41,23 +41,28 @@ type Page struct {
 	ContentType string
 }
 
+// notModified evaluates the preconditions of a response without an entity tag, and sends 304 if they
+// hold up the response.
+func notModified(c *gin.Context, vary string) (bool, error) {
+	unmodified, err := httpjson.CheckPreconditions(c.Request, httpjson.NoTag)
+	if unmodified {
+		c.Header("Cache-Control", "private, no-store")
+		c.Header("Vary", vary)
+		c.Status(http.StatusNotModified)
+	}
+	return unmodified, err
+}
+
 // WritePage sends a page of a list. It sets headers only after the last possible
 // error, so that an error response has none of them.
 func (g *Gate) WritePage(c *gin.Context, page Page) error {
-	unmodified, err := httpjson.CheckPreconditions(c.Request, httpjson.NoTag)
-	if err != nil {
-		return err
-	}
 	header, state := c.Writer.Header(), requestOf(c)
 	vary := varyOfCoded
 	if state.route.has(Streams) {
 		vary = varyOfEvents
 	}
-	if unmodified {
-		header.Set("Cache-Control", "private, no-store")
-		header.Set("Vary", vary)
-		c.Status(http.StatusNotModified)
-		return nil
+	if unmodified, err := notModified(c, vary); unmodified || err != nil {
+		return err
 	}
 	encoded := page.Items
 	zip := len(encoded) >= compressFrom && httpjson.PrefersGzip(c.Request.Header)

@@ -78,6 +78,9 @@ func (p *Part) Add(id, kind string, value any) error {
 // error of Stream says that the account has too many. The request has no place among those in
 // progress, except while it reads.
 func (g *Gate) Stream(c *gin.Context, watched Watched, first Part, read func(context.Context) (Part, error)) error {
+	if unmodified, err := notModified(c, varyOfEvents); unmodified || err != nil {
+		return err
+	}
 	state := requestOf(c)
 	payer := state.identity.Payer()
 	if err := g.Limits.streams.Take(c.Request.Context(), payer, 1); err != nil {
@@ -102,9 +105,7 @@ func (g *Gate) Stream(c *gin.Context, watched Watched, first Part, read func(con
 	defer state.countWait(time.Now())
 	s := &stream{gate: g, c: c, state: state, watched: watched, sent: g.options.Now()}
 	s.run(first, read)
-	if s.err == nil {
-		setWriteDeadline(c, g.options.StreamPause) // for the end of the body
-	}
+	setWriteDeadline(c, g.options.StreamPause) // for the end of the body
 	return nil
 }
 
@@ -207,7 +208,9 @@ func (s *stream) send(text string) {
 	if _, s.err = s.c.Writer.WriteString(text); s.err == nil {
 		s.err = http.NewResponseController(s.c.Writer).Flush()
 	}
-	liftWriteDeadline(s.c)
+	if s.err == nil {
+		liftWriteDeadline(s.c)
+	}
 	s.sent = s.gate.options.Now()
 	if s.state.injected.closes() && strings.HasPrefix(text, "id:") {
 		s.err = errConnectionClosed
