@@ -116,11 +116,13 @@ func (s *Server) readExchangeQuery(c *gin.Context, params *httpjson.Params) (*ex
 		q.apiKeyID = *id
 	}
 	q.idempotencyKey, _ = params.Value("idempotencyKey")
-	after, _ := params.Value("after")
-	if q.latest = after == feed.Latest; !q.latest {
-		q.after = readExchangeID(params, "after")
+	after, given := params.Value("after")
+	if q.latest = after == feed.Latest; given && !q.latest {
+		q.after = readExchangeID(params, "after", after)
 	}
-	q.before = readExchangeID(params, "before")
+	if before, given := params.Value("before"); given {
+		q.before = readExchangeID(params, "before", before)
+	}
 	if last := c.GetHeader("Last-Event-ID"); last != "" && gate.PrefersStream(c.Request.Header) {
 		id, ok := parseExchangeID(last)
 		if !ok {
@@ -145,12 +147,8 @@ func readStatuses(params *httpjson.Params, text string) (first, last int32) {
 	return int32(status), int32(status)
 }
 
-// readExchangeID reads the id of a recorded request from a parameter, which may be missing.
-func readExchangeID(params *httpjson.Params, name string) (id exchangeID) {
-	text, given := params.Value(name)
-	if !given {
-		return id
-	}
+// readExchangeID reads the id of a recorded request from the text of a parameter.
+func readExchangeID(params *httpjson.Params, name, text string) exchangeID {
 	id, ok := parseExchangeID(text)
 	if !ok {
 		params.Reject(name, "invalid_format", "`"+name+"` must be the id of a recorded request, such as `req_1042_57`.")
@@ -180,13 +178,13 @@ func (s *Server) findRecord(c *gin.Context, params *httpjson.Params, q *exchange
 	if err := params.Err(); err != nil || !q.latest {
 		return err
 	}
-	q.after.number, err = s.endOfRecord(c.Request.Context(), q.account)
+	q.after.number, err = endOfRecord(c.Request.Context(), s.queries, q.account)
 	return err
 }
 
 // endOfRecord returns the number of the newest request of a sandbox; 0: it has none.
-func (s *Server) endOfRecord(ctx context.Context, account int64) (int64, error) {
-	number, err := s.queries.ExchangeEnd(ctx, account)
+func endOfRecord(ctx context.Context, queries *db.Queries, account int64) (int64, error) {
+	number, err := queries.ExchangeEnd(ctx, account)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
@@ -296,26 +294,26 @@ func (q *exchangeQuery) next(after int64, most int32) db.ExchangesAfterParams {
 // awaitRequest waits until the record has a request that matches, the time is over or the server
 // shuts down.
 func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Duration) error {
-	look := func(ctx context.Context) (seen gate.Seen, err error) {
-		if seen.Newest, err = s.endOfRecord(ctx, q.account); err != nil {
+	look := func(ctx context.Context, queries *db.Queries) (seen gate.Seen, err error) {
+		if seen.Newest, err = endOfRecord(ctx, queries, q.account); err != nil {
 			return seen, err
 		}
-		found, err := s.queries.ExchangesAfter(ctx, q.next(q.after.number, 1))
+		found, err := queries.ExchangesAfter(ctx, q.next(q.after.number, 1))
 		seen.Found = len(found) > 0
 		return seen, err
 	}
-	seen, err := look(c.Request.Context())
+	seen, err := look(c.Request.Context(), s.reads) // as the page, if it need not wait
 	if err != nil {
 		return err
 	}
-	return s.gate.Await(c, s.recordOf(q), wait, seen, look)
+	return s.gate.Await(c, s.recordOf(q), wait, seen, func(ctx context.Context) (gate.Seen, error) { return look(ctx, s.queries) })
 }
 
 // streamRequests sends the requests of a sandbox as they end.
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 	at := q.after.number
 	return s.gate.Stream(c, s.recordOf(q), gate.Part{More: true}, func(ctx context.Context) (part gate.Part, err error) {
-		end, err := s.endOfRecord(ctx, q.account)
+		end, err := endOfRecord(ctx, s.queries, q.account)
 		if err != nil {
 			return part, err
 		}

@@ -291,6 +291,14 @@ func TestPreferenceAppliedByThePrimary(t *testing.T) {
 	if _, byReplica := r.read(r.get(path+"?limit=1").want(200).link("next"), "eventual"); byReplica {
 		t.Error("the replica served a page that it does not have")
 	}
+
+	// The same holds for a page that a request waits for.
+	id, _ := stores.ParseSandboxID(sandbox.ID)
+	r.recordRequests(id, 3, 3)
+	waited := r.do("GET", path+"?after=req_"+accountOf(sandbox)+"_2", nil, "Prefer", "wait=20, consistency=eventual").want(200)
+	if got := decode[[]recorded](waited); len(got) != 1 {
+		t.Errorf("after the wait, the page has %d requests", len(got))
+	}
 	r.pair.Standby.Resume()
 }
 
