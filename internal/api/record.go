@@ -311,8 +311,13 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 
 // streamRequests sends the requests of a sandbox as they end.
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
-	at := q.after.number
-	return s.gate.Stream(c, s.recordOf(q), gate.Part{More: true}, func(ctx context.Context) (part gate.Part, err error) {
+	at, watched := q.after.number, s.recordOf(q)
+	wanted := db.SandboxGetParams{ParentID: gate.Caller(c).Payer(), ID: q.account}
+	watched.Check = func(ctx context.Context) error {
+		_, err := s.queries.SandboxGet(ctx, wanted)
+		return orNotFound(err, errSandboxNotFound)
+	}
+	return s.gate.Stream(c, watched, gate.Part{More: true}, func(ctx context.Context) (part gate.Part, err error) {
 		end, err := endOfRecord(ctx, s.queries, q.account)
 		if err != nil {
 			return part, err

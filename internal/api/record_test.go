@@ -6,12 +6,14 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	stores "petstore/internal/account"
+	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/exchange"
 )
@@ -355,6 +357,26 @@ func TestStreamOfRecordEnds(t *testing.T) {
 	}
 	close(ended)
 	<-done
+}
+
+// TestStreamOfAGoneSandboxEnds: the parent account learns that there is nothing more to come.
+func TestStreamOfAGoneSandboxEnds(t *testing.T) {
+	t.Parallel()
+	var passed atomic.Int64
+	p := start(t).with(func(o *api.Options) {
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+	})
+	sandbox := p.newSandbox("short", stores.SampleEmpty)
+	stream := p.stream(sandbox.path() + "/requests")
+	wantLine(t, stream, "retry: 1000")
+	p.until("the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
+	passed.Add(int64(10 * time.Second))
+	wantLine(t, stream, ":")
+	p.del(sandbox.path()).want(204)
+	passed.Add(int64(10 * time.Second))
+	if stream.lines.Scan() {
+		t.Errorf("the stream goes on with %q", stream.lines.Text())
+	}
 }
 
 // TestRecordIsDeleted: a client can empty the record, which goes on with the next number.

@@ -183,8 +183,15 @@ func (s *stream) keyWorks() bool {
 // EventSource then sends it as Last-Event-ID, and dispatches no event. So the cursor of a
 // stream does not expire when the account has no event of its types for 30 days.
 func (s *stream) keepAlive(part Part) {
+	if s.gate.options.Now().Sub(s.sent) < heartbeat {
+		return
+	}
+	if s.watched.Check != nil {
+		if gone, ok := errors.AsType[*httpjson.Error](s.gate.look(s.c, s.watched.Check)); ok {
+			s.err = gone
+		}
+	}
 	switch {
-	case s.gate.options.Now().Sub(s.sent) < heartbeat:
 	case part.UpTo != "" && part.UpTo != s.lastID:
 		s.send(fmt.Sprintf("id: %s\n\n", part.UpTo))
 		s.lastID = part.UpTo

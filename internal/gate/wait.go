@@ -52,6 +52,9 @@ type Seen struct {
 type Watched struct {
 	Hub     *feed.Hub
 	Account int64
+	// Check returns an error of the API when the account is gone. A silent stream calls it before each
+	// heartbeat. nil: the API key of the request then ends too.
+	Check func(context.Context) error
 }
 
 // Await lets a request wait after what it has seen. It calls look when the account may have
