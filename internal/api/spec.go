@@ -73,11 +73,9 @@ var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) {
 	for _, operation := range d.Operations {
 		tags[operation.Tags[0]] = true
 	}
-	files, err := docs.New(docs.Site{Spec: d.JSON, Tags: slices.Sorted(maps.Keys(tags)), Problems: errorReference})
-	if err == nil {
-		files[docs.CollectionPath] = collectionOf(d)
-	}
-	return files, err
+	files := docs.New(docs.Site{Spec: d.JSON, Tags: slices.Sorted(maps.Keys(tags)), Problems: errorReference})
+	files[docs.CollectionPath] = collectionOf(d)
+	return files, nil
 })
 
 // collectionOf returns the Postman collection of a spec that [SpecFor] has returned.

@@ -43,7 +43,12 @@ type Problem struct {
 	Code    string
 	Meaning string
 	Remedy  string // how a client can fix it
+
+	id string // of its part of the page
 }
+
+// ID is the code, or the code and the status if an earlier problem has the same code.
+func (p Problem) ID() string { return p.id }
 
 // Site has what the pages show.
 type Site struct {
@@ -59,23 +64,27 @@ type Site struct {
 // New returns the pages and assets by path. The work is done at the first request: reading the
 // spec takes 10 ms. The pages use relative links, so that they also work behind a proxy
 // that adds a prefix.
-func New(site Site) (map[string]*File, error) {
+func New(site Site) map[string]*File {
+	site.Problems = slices.Clone(site.Problems)
+	taken := map[string]bool{}
+	for i, problem := range site.Problems {
+		id := problem.Code
+		if taken[id] {
+			id = fmt.Sprintf("%s_%d", problem.Code, problem.Status)
+		}
+		taken[id] = true
+		site.Problems[i].id = id
+	}
 	var tags []*Tag
 	for _, name := range site.Tags {
 		tags = append(tags, &Tag{Name: name})
 	}
 	paths := site.newPages(tags) // without the content of the spec
 	read := sync.OnceFunc(func() {
-		var err error
-		if site.reference, err = newReference(site.Spec); err != nil {
-			panic(err) // only a mistake in the spec can cause it, and tests read every page
-		}
+		site.reference = must(newReference(site.Spec))
 		site.pages = site.newPages(site.reference.Tags)
 	})
-	var err error
-	if site.assets, err = site.readAssets(paths, read); err != nil {
-		return nil, fmt.Errorf("docs: %w", err)
-	}
+	site.assets = site.readAssets(paths, read)
 	files := map[string]*File{}
 	for name, file := range site.assets.files {
 		files[path.Join(HomePath, site.assets.dir, name)] = file
@@ -98,7 +107,15 @@ func New(site Site) (map[string]*File, error) {
 		return index.execute("llms.txt")
 	})
 	files[catalogPath] = newCatalog()
-	return files, nil
+	return files
+}
+
+// must returns the value. It panics on an error, which only a bug can cause: tests read every file.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }
 
 // assets are the files that the pages load. The name of their folder is a hash of what they
@@ -108,19 +125,12 @@ type assets struct {
 	files map[string]*File
 }
 
-func (s *Site) readAssets(pages []*page, read func()) (assets, error) {
+func (s *Site) readAssets(pages []*page, read func()) assets {
 	all := assets{files: map[string]*File{}}
 	hash := sha256.New()
-	entries, err := assetFiles.ReadDir("assets")
-	if err != nil {
-		return all, err
-	}
-	for _, entry := range entries {
+	for _, entry := range must(assetFiles.ReadDir("assets")) {
 		name := entry.Name()
-		text, err := assetFiles.ReadFile("assets/" + name)
-		if err != nil {
-			return all, err
-		}
+		text := must(assetFiles.ReadFile("assets/" + name))
 		fmt.Fprintf(hash, "%s %d\n%s", name, len(text), text)
 		all.files[name] = newAsset(name, func() []byte { return text })
 	}
@@ -140,5 +150,5 @@ func (s *Site) readAssets(pages []*page, read func()) (assets, error) {
 		return s.search()
 	})
 	all.dir = "assets/" + hex.EncodeToString(hash.Sum(nil)[:8])
-	return all, nil
+	return all
 }

@@ -59,11 +59,7 @@ func newFiles(t *testing.T) map[string]*docs.File {
 
 func makeFiles(t *testing.T) map[string]*docs.File {
 	t.Helper()
-	files, err := docs.New(docs.Site{Spec: spec(t), Tags: tagNames(t), Problems: problems})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
+	return docs.New(docs.Site{Spec: spec(t), Tags: tagNames(t), Problems: problems})
 }
 
 // isPage reports whether a file is a page, which changes, or an asset, which does

@@ -22,7 +22,9 @@ type File struct {
 	// Markdown is the same page as Markdown; nil: there is none.
 	Markdown *File
 
-	plain, compressed func() Coded
+	// Plain returns the file unencoded, and Compressed as gzip. Both are computed at their first use,
+	// so that they do not delay the start of the server.
+	Plain, Compressed func() Coded
 }
 
 // Coded is a file in one coding.
@@ -30,13 +32,6 @@ type Coded struct {
 	Text []byte
 	ETag string // a strong ETag: it differs for different bytes
 }
-
-// Plain returns the file unencoded. Both codings are computed at their first use,
-// so that they do not delay the start of the server.
-func (f *File) Plain() Coded { return f.plain() }
-
-// Compressed returns the file as gzip.
-func (f *File) Compressed() Coded { return f.compressed() }
 
 func newPage(text func() []byte, markdown *File) *File {
 	page := newFile(text, "text/html; charset=utf-8", http.Header{
@@ -55,13 +50,7 @@ func newMarkdown(text func() []byte) *File {
 // NewDownload returns a file that is made at its first use. Only a bug can cause an error, so the
 // file then panics.
 func NewDownload(contentType string, read func() ([]byte, error)) *File {
-	return newFile(func() []byte {
-		text, err := read()
-		if err != nil {
-			panic(err)
-		}
-		return text
-	}, contentType, http.Header{"Cache-Control": {"public, no-cache"}})
+	return newFile(func() []byte { return must(read()) }, contentType, http.Header{"Cache-Control": {"public, no-cache"}})
 }
 
 const catalogPath = "/.well-known/api-catalog"
@@ -86,8 +75,8 @@ func newFile(text func() []byte, contentType string, fields http.Header) *File {
 	return &File{
 		ContentType: contentType,
 		Fields:      fields,
-		plain:       sync.OnceValue(func() Coded { return tagged(text()) }),
-		compressed:  sync.OnceValue(func() Coded { return tagged(compress(text())) }),
+		Plain:       sync.OnceValue(func() Coded { return tagged(text()) }),
+		Compressed:  sync.OnceValue(func() Coded { return tagged(compress(text())) }),
 	}
 }
 
@@ -99,15 +88,8 @@ func tagged(text []byte) Coded {
 // compress panics on errors, which only a bug can cause: it works in memory.
 func compress(text []byte) []byte {
 	var compressed bytes.Buffer
-	w, err := gzip.NewWriterLevel(&compressed, gzip.BestCompression)
-	if err == nil {
-		_, err = w.Write(text)
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err != nil {
-		panic(err)
-	}
+	w := must(gzip.NewWriterLevel(&compressed, gzip.BestCompression))
+	must(w.Write(text))
+	must(struct{}{}, w.Close())
 	return compressed.Bytes()
 }

@@ -14,21 +14,20 @@ import (
 
 // functions are the functions of the templates. Some depend on the page.
 func (p *page) functions() template.FuncMap {
-	markdown := func(source string) (template.HTML, error) {
-		html, _, err := toHTML(source, p.Root(), "")
-		return html, err
+	markdown := func(source string) template.HTML {
+		html, _ := toHTML(source, p.Root(), "")
+		return html
 	}
 	return template.FuncMap{
 		"markdown": markdown,
-		"inline": func(source string) (template.HTML, error) {
-			html, err := markdown(source)
-			return template.HTML(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(html)), "<p>"), "</p>")), err //nolint:gosec // our own texts
+		"inline": func(source string) template.HTML {
+			return template.HTML(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(markdown(source))), "<p>"), "</p>")) //nolint:gosec // our own texts
 		},
-		"fieldText": func(text string) (template.HTML, error) { return markdown(withoutTable(text)) },
+		"fieldText": func(text string) template.HTML { return markdown(withoutTable(text)) },
 		"forms":     func() bool { return p.template != "all" },
 		"class":     statusClass,
 		"lower":     strings.ToLower,
-		"errorLink": p.errorLink(),
+		"errorLink": p.errorLink,
 		"modelLink": p.modelLink,
 		"stability": p.stability,
 		"badge": func(label string) template.HTML {
@@ -67,18 +66,15 @@ func (p *page) modelLink(name string) string {
 	return p.Root() + "docs/reference/models#model-" + name
 }
 
-// errorLink returns a function that returns the URL of an error on its page.
-func (p *page) errorLink() func(status, code string) string {
-	problems := p.Problems()
-	return func(status, code string) string {
-		id := code
-		for _, problem := range problems {
-			if problem.Code == code && strconv.Itoa(problem.Status) == status {
-				id = problem.ID
-			}
+// errorLink returns the URL of an error on its page.
+func (p *page) errorLink(status, code string) string {
+	id := code
+	for _, problem := range p.Site.Problems {
+		if problem.Code == code && strconv.Itoa(problem.Status) == status {
+			id = problem.id
 		}
-		return p.Root() + "docs/errors#" + id
 	}
+	return p.Root() + "docs/errors#" + id
 }
 
 // Warning says that a deprecated operation ends, and what replaces it.

@@ -33,11 +33,11 @@ var converter = goldmark.New(
 
 // toHTML converts Markdown. root is the relative URL of the server, and dir is the folder of
 // the source, relative to root: links to other sources become links to their pages.
-func toHTML(source, root, dir string) (template.HTML, []Heading, error) {
+func toHTML(source, root, dir string) (template.HTML, []Heading) {
 	text := []byte(source)
 	document := converter.Parser().Parse(goldtext.NewReader(text))
 	var headings []Heading
-	err := ast.Walk(document, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
+	_ = ast.Walk(document, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {
 			return ast.WalkContinue, nil
 		}
@@ -51,12 +51,11 @@ func toHTML(source, root, dir string) (template.HTML, []Heading, error) {
 		}
 		return ast.WalkContinue, nil
 	})
-	if err != nil {
-		return "", nil, err
-	}
 	var out bytes.Buffer
-	err = converter.Renderer().Render(&out, text, document)
-	return template.HTML(out.String()), headings, err //nolint:gosec // our own texts
+	if err := converter.Renderer().Render(&out, text, document); err != nil {
+		panic(err) // out is in memory
+	}
+	return template.HTML(out.String()), headings //nolint:gosec // our own texts
 }
 
 func plainText(node ast.Node, source []byte) string {

@@ -93,8 +93,8 @@ func (p *page) parts() []Part {
 			parts = append(parts, Part{ID: "model-" + m.Name, Text: m.Name})
 		}
 	case p.template == "errors":
-		for _, e := range p.Problems() {
-			parts = append(parts, Part{ID: e.ID, Text: e.Code, Status: e.Status})
+		for _, e := range p.Site.Problems {
+			parts = append(parts, Part{ID: e.ID(), Text: e.Code, Status: e.Status})
 		}
 	}
 	return parts

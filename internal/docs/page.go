@@ -3,7 +3,6 @@ package docs
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"html/template"
 	"path"
 	"regexp"
@@ -70,11 +69,7 @@ func (s *Site) newPages(tags []*Tag) []*page {
 
 // file returns the file of a page that is written in Markdown.
 func (p *page) file() string {
-	text, err := pageFiles.ReadFile("pages/" + p.source + ".md")
-	if err != nil {
-		panic(err) // embedded
-	}
-	return string(text)
+	return string(must(pageFiles.ReadFile("pages/" + p.source + ".md")))
 }
 
 // heading returns the title of a file, and the comment above it.
@@ -168,11 +163,7 @@ func (p *page) Markdown() string {
 // can cause: tests render every page.
 func (p *page) html() []byte {
 	if p.source != "" {
-		content, headings, err := toHTML(p.Source(), p.Root(), "docs/")
-		if err != nil {
-			panic(err)
-		}
-		p.Content, p.Headings = content, headings
+		p.Content, p.Headings = toHTML(p.Source(), p.Root(), "docs/")
 	}
 	files := []string{"templates/layout.html", "templates/sidebar.html", "templates/operation.html", "templates/" + p.template + ".html"}
 	read := template.Must(template.New("").Funcs(p.functions()).ParseFS(templateFiles, files...))
@@ -181,27 +172,4 @@ func (p *page) html() []byte {
 		panic(err)
 	}
 	return text.Bytes()
-}
-
-// identifiedProblem is a problem with the id of its part of the page.
-type identifiedProblem struct {
-	Problem
-
-	ID string
-}
-
-// Problems returns the errors. The id of each is its code, or its code and status if an
-// earlier one has the same code.
-func (p *page) Problems() []identifiedProblem {
-	all := make([]identifiedProblem, len(p.Site.Problems))
-	taken := map[string]bool{}
-	for i, problem := range p.Site.Problems {
-		id := problem.Code
-		if taken[id] {
-			id = fmt.Sprintf("%s_%d", problem.Code, problem.Status)
-		}
-		taken[id] = true
-		all[i] = identifiedProblem{problem, id}
-	}
-	return all
 }

@@ -58,7 +58,7 @@ func newReference(specJSON []byte) (*Reference, error) {
 	}
 	r := &Reference{
 		Title: s.Info.Title, Version: s.Info.Version, Description: s.Info.Description,
-		Operations: s.operations(), tagOf: map[*Operation]*Tag{},
+		Operations: s.operations, tagOf: map[*Operation]*Tag{},
 	}
 	for _, t := range s.Tags {
 		page := &Tag{Name: t.Name, Title: title(t.Name), Description: t.Description, Group: t.Parent}
@@ -296,11 +296,7 @@ func (r *Reference) data() []byte {
 		one.Responses = o.successes()
 		all = append(all, entry[operation]{o.ID, one})
 	}
-	text, err := json.Marshal(map[string]any{"operations": all}, json.Deterministic(true))
-	if err != nil {
-		panic(err) // only a bug can cause it, and tests read every file
-	}
-	return text
+	return must(json.Marshal(map[string]any{"operations": all}, json.Deterministic(true)))
 }
 
 // Place is where parameters of a request are.

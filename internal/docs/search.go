@@ -74,11 +74,7 @@ func (s *Site) search() []byte {
 	for _, m := range s.reference.Models {
 		all = append(all, found{Kind: "model", Title: m.Name, Path: modelPath(m.Name), Text: terms(m.Schema.Description)})
 	}
-	encoded, err := json.Marshal(all)
-	if err != nil {
-		panic(err) // only a bug can cause it, and tests load the index
-	}
-	return encoded
+	return must(json.Marshal(all))
 }
 
 // entries returns a guide and its parts.
@@ -141,9 +137,9 @@ func (s *Site) eventEntries() []found {
 
 func (s *Site) errorEntries() []found {
 	var all []found
-	for _, p := range (&page{Site: s}).Problems() {
+	for _, p := range s.Problems {
 		status := strconv.Itoa(p.Status) + " " + http.StatusText(p.Status)
-		all = append(all, found{Kind: "error", Title: p.Code, Path: "docs/errors#" + p.ID, Where: status, Names: status, Text: terms(p.Meaning, p.Remedy)})
+		all = append(all, found{Kind: "error", Title: p.Code, Path: "docs/errors#" + p.ID(), Where: status, Names: status, Text: terms(p.Meaning, p.Remedy)})
 	}
 	return all
 }

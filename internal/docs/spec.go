@@ -26,6 +26,8 @@ type spec struct {
 		Headers    ordered[Header]    `json:"headers"`
 		Examples   ordered[example]   `json:"examples"`
 	} `json:"components"`
+
+	operations []*Operation // in the order of the spec
 }
 
 // tag groups operations, or other tags that name it in Parent.
@@ -217,23 +219,11 @@ func parseSpec(text []byte) (*spec, error) {
 					o.Parameters = slices.Concat(shared.Parameters, o.Parameters)
 				}
 				s.resolve(o)
+				s.operations = append(s.operations, o)
 			}
 		}
 	}
 	return &s, nil
-}
-
-// operations returns all operations in the order of the spec.
-func (s *spec) operations() []*Operation {
-	var all []*Operation
-	for _, path := range s.Paths {
-		for _, method := range path.Value {
-			if method.Value.Method != "" {
-				all = append(all, method.Value)
-			}
-		}
-	}
-	return all
 }
 
 func (s *spec) resolve(o *Operation) {
