@@ -44,22 +44,16 @@ type Limited struct {
 	ending   int // replaced connections that the http.Server has not closed yet
 	closed   bool
 	evicted  uint64
-	fresh    ring // strangers without a response
-	served   ring // strangers with a response
-	idle     ring // connections of known clients without a request
-	networks map[netip.Addr]*network
-	crowds   int // networks with more than their share
+	fresh    ring               // strangers without a response
+	served   ring               // strangers with a response
+	idle     ring               // connections of known clients without a request
+	networks map[netip.Addr]int // strangers
+	crowds   int                // networks with more than their share
 
 	waiting  waitingStreams
 	burst    float64     // frames that a client may send at once
 	tls      *tls.Config // nil without TLS
 	logError func(format string, args ...any)
-}
-
-// network counts the strangers of a network.
-type network struct {
-	address   netip.Addr
-	strangers int
 }
 
 // connection is a connection that counts against the limit. With TLS, it encrypts, so that it
@@ -77,7 +71,7 @@ type connection struct {
 	cut             bool        // closed, or about to be
 	written         atomic.Bool // a part of a response
 	wide            atomic.Bool // the kernel may buffer [maxUnsent] bytes
-	network         *network    // while the connection is a stranger
+	network         netip.Addr  // while the connection is a stranger
 	in              *ring
 	next, prev      *connection // nil unless the connection is in a ring
 }
@@ -90,7 +84,7 @@ type ring struct {
 
 // Limit limits the open connections of a listener to most.
 func Limit(listener net.Listener, most int) *Limited {
-	c := &Limited{Listener: listener, most: most, networks: map[netip.Addr]*network{}}
+	c := &Limited{Listener: listener, most: most, networks: map[netip.Addr]int{}}
 	c.waiting = waitingStreams{max(most, leastWaiting), map[*connection]int{}, 0}
 	c.changed.L = &c.mu
 	for _, r := range []*ring{&c.fresh, &c.served, &c.idle} {
@@ -284,7 +278,7 @@ func (c *Limited) oldestStranger() *connection {
 }
 
 // isCrowd reports whether a network has more strangers than its share.
-func (c *Limited) isCrowd(n *network) bool { return n.strangers > c.most/spareShare }
+func (c *Limited) isCrowd(network netip.Addr) bool { return c.networks[network] > c.most/spareShare }
 
 // networkAddress returns the address of the network that limits a client.
 func networkAddress(remote net.Addr) netip.Addr {
@@ -292,30 +286,18 @@ func networkAddress(remote net.Addr) netip.Addr {
 	return ratelimit.Network(tcp.AddrPort().Addr()) // invalid if the address is
 }
 
-// networkOf returns the network of an address, and adds it if it has no strangers. The
-// caller holds the lock.
-func (c *Limited) networkOf(remote net.Addr) *network {
-	address := networkAddress(remote)
-	n := c.networks[address]
-	if n == nil {
-		n = &network{address: address}
-		c.networks[address] = n
-	}
-	return n
-}
-
 // countStranger counts a stranger of a network, or forgets one. The caller holds the lock.
-func (c *Limited) countStranger(n *network, change int) {
-	before := c.isCrowd(n)
-	n.strangers += change
-	switch after := c.isCrowd(n); {
+func (c *Limited) countStranger(network netip.Addr, change int) {
+	before := c.isCrowd(network)
+	c.networks[network] += change
+	switch after := c.isCrowd(network); {
 	case after && !before:
 		c.crowds++
 	case before && !after:
 		c.crowds--
 	}
-	if n.strangers == 0 {
-		delete(c.networks, n.address)
+	if c.networks[network] == 0 {
+		delete(c.networks, network)
 	}
 }
 
@@ -465,7 +447,7 @@ func (c *connection) insert(r *ring, next *connection) {
 	c.next.prev, c.prev.next = c, c
 	r.len++
 	if r != &c.of.idle {
-		c.network = c.of.networkOf(c.RemoteAddr()) // the last stranger of a network removes it
+		c.network = networkAddress(c.RemoteAddr())
 		c.of.countStranger(c.network, 1)
 	}
 }

@@ -446,7 +446,7 @@ func TestConnectionsAreCountedByNetwork(t *testing.T) {
 		defer b.limited.mu.Unlock()
 		got := 0
 		for _, n := range b.limited.networks {
-			got += n.strangers
+			got += n
 		}
 		if got != strangers || b.limited.crowds != crowds {
 			t.Errorf("%d strangers and %d crowds, want %d and %d", got, b.limited.crowds, strangers, crowds)
