@@ -79,8 +79,8 @@ func (p *petstore) waitFor(target string) (received func() *response) {
 	return p.begin("GET", target, nil, "Prefer", "wait=30")
 }
 
-// TestWaitsOutliveTimeouts checks that neither the timeouts of the HTTP server nor the one of a
-// request end a stream, a waiting request or one with an injected delay.
+// TestWaitsOutliveTimeouts: a stream, a waiting request and one with an injected delay outlive the
+// timeouts of the HTTP server and the one of a request.
 func TestWaitsOutliveTimeouts(t *testing.T) {
 	t.Parallel()
 	for version, listen := range map[string]func(*httptest.Server){
