@@ -106,6 +106,9 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 	}
 	clock.move(time.Second)
 	p.wantNotReady("petstore migrate up", behind)
+	if !strings.Contains(p.log.String(), `"error":"The database schema is behind.`) {
+		t.Errorf("the log does not say why the server is not ready:\n%s", p.log)
+	}
 	if _, err := migrations.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package gate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -41,6 +42,10 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 	checks := map[string]string{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "ok"}
 	unready := func(check, state, message string) error {
 		checks[check] = state
+		if check == "schema" {
+			checks["partitions"] = "unknown"
+			requestOf(c).cause = errors.New(message)
+		}
 		p := ErrUnavailable.WithMessage(message)
 		p.Checks = checks
 		return p
@@ -58,13 +63,10 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 		checks["schema"], checks["partitions"] = "unknown", "unknown"
 		return unready("database", "unavailable", "The database does not respond. Retry after the time in Retry-After.")
 	case schema.fit == postgres.SchemaBehind:
-		checks["partitions"] = "unknown"
 		return unready("schema", string(schema.fit), "The database schema is behind. Run `petstore migrate up`.")
 	case schema.fit == postgres.SchemaAhead:
-		checks["partitions"] = "unknown"
 		return unready("schema", string(schema.fit), "The database schema no longer supports this release. Start the release that has migrated it.")
 	case schema.fit == postgres.SchemaDenied:
-		checks["partitions"] = "unknown"
 		return unready("schema", string(schema.fit), "The database role of the server has no privileges. Run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE.")
 	case schema.missing != nil:
 		requestOf(c).cause = schema.missing

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -128,7 +127,9 @@ func (s *stream) run(part Part, read func(context.Context) (Part, error)) {
 	s.send("retry: 1000\n")
 	for {
 		if part.Text != "" {
-			s.send(part.Text)
+			if s.send(part.Text); s.state.injected.closes() {
+				s.err = errConnectionClosed
+			}
 		}
 		s.lastID = cmp.Or(part.Last, s.lastID)
 		if !s.awaitMore(part) {
@@ -219,7 +220,4 @@ func (s *stream) send(text string) {
 		liftWriteDeadline(s.c)
 	}
 	s.sent = s.gate.options.Now()
-	if s.state.injected.closes() && strings.HasPrefix(text, "id:") {
-		s.err = errConnectionClosed
-	}
 }
