@@ -48,8 +48,9 @@
 //
 // A delivery has ten attempts. After ten failed attempts in a row, of any of its deliveries,
 // a webhook pauses: 1 second, then twice as long each time, up to a minute. Then one delivery
-// is sent. If it succeeds, everything that is due follows. A pause counts no attempts, so
-// deliveries that have waited for 84 hours fail after such an attempt.
+// is sent. If it succeeds, everything that is due follows. A pause counts no attempts. So
+// after a failed attempt of a webhook that has failed for 84 hours, deliveries that have waited
+// as long fail.
 package delivery
 
 import (

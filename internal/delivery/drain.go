@@ -35,8 +35,8 @@ const (
 	maxUnrecorded = 128
 	// targetAge is how long a drain uses the URL and the secrets that it has read.
 	targetAge = time.Second
-	// maxAge is the age of a delivery that fails while its webhook pauses. Its ten attempts
-	// would have taken as long.
+	// maxAge is the age of a delivery that fails while its webhook pauses, if the webhook has
+	// failed as long. Its ten attempts would have taken as long.
 	maxAge = 84 * time.Hour
 	// expiryBatch is the number of such deliveries that end after an attempt.
 	expiryBatch = 500
@@ -75,7 +75,7 @@ func (d *drain) run(ctx context.Context) error {
 			failed = err
 		}
 	}
-	if err := errors.Join(unread, failed); err != nil || !d.isProbe || d.failures == 0 {
+	if err := errors.Join(unread, failed); err != nil || !d.expires {
 		return err
 	}
 	return d.expire(ctx)

@@ -76,28 +76,66 @@ func TestRequestEndsPause(t *testing.T) {
 	}
 }
 
-// TestPauseCountsNoAttempt: deliveries that have waited too long for a webhook that fails
-// have failed, and so have their messages.
+// TestPauseCountsNoAttempt: deliveries that have waited too long for a webhook that has failed
+// all that time have failed, and so have their messages. Those that have waited for a webhook
+// to be enabled wait on.
 func TestPauseCountsNoAttempt(t *testing.T) {
 	t.Parallel()
-	f := newFeed(t)
-	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
-	id := f.webhook(to.url, "message.queued")
-	first := f.queue(4, time.Hour)
-	f.deliver(id, "pending", first, first+3)
-	for sequence, age := range []time.Duration{85 * time.Hour, 85 * time.Hour, 85 * time.Hour, 83 * time.Hour} {
-		f.exec("UPDATE webhook_deliveries SET id = left($1, -2) || lpad(to_hex(sequence), 2, '0') WHERE sequence = $2", webhook.FirstDeliveryID(time.Now().Add(-age)), first+int64(sequence))
+	const expired = "The endpoint has failed for 84 hours."
+	for name, test := range map[string]struct {
+		failing, messages, deliveries string
+	}{
+		"failing for 84 hours": {"84 hours", "failed 2, queued 2", "failed: " + expired + " failed: " + expired + " pending: 502"},
+		"failing for 83 hours": {"83 hours", "queued 4", "pending: 502"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+			id := f.webhook(to.url, "message.queued")
+			first := f.queue(4, time.Hour)
+			f.deliver(id, "pending", first, first+3)
+			for sequence, age := range []time.Duration{85 * time.Hour, 85 * time.Hour, 85 * time.Hour, 83 * time.Hour} {
+				f.exec("UPDATE webhook_deliveries SET id = left($1, -2) || lpad(to_hex(sequence), 2, '0') WHERE sequence = $2", webhook.FirstDeliveryID(time.Now().Add(-age)), first+int64(sequence))
+			}
+			f.settled()
+			f.broken(id, "now()")
+			f.exec("UPDATE webhooks SET failing_since = now() - $1::interval", test.failing)
+			f.work()
+			await(f, true, "SELECT failures = 21 AND lease_until IS NULL FROM webhooks")
+			if got := read[string](f, "SELECT string_agg(status || ' ' || count, ', ' ORDER BY status) FROM (SELECT status, count(*) FROM messages GROUP BY status) AS s"); got != test.messages {
+				t.Error(got)
+			}
+			if got := read[string](f, "SELECT string_agg(status || ': ' || coalesce(attempts->0->>'error', attempts->0->>'httpStatus'), ' ' ORDER BY status, id) FROM webhook_deliveries"); got != test.deliveries {
+				t.Error(got)
+			}
+			if got := to.count(); got != 1 {
+				t.Errorf("%d requests, want 1", got)
+			}
+		})
 	}
+}
+
+// TestRefusedProbeEndsNothing: a receiver that works again and refuses a forged event gets the
+// deliveries that have waited long.
+func TestRefusedProbeEndsNothing(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Webhook-Id") == fmt.Sprintf("evt_%032x", 1) {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	})
+	id := f.webhook(to.url, "message.queued")
+	first := f.queue(2, time.Hour)
+	f.deliver(id, "pending", first, first+1)
+	f.exec("UPDATE webhook_deliveries SET id = left($1, -1) || sequence - $2", webhook.FirstDeliveryID(time.Now().Add(-85*time.Hour)), first)
 	f.settled()
 	f.broken(id, "now()")
+	f.exec("UPDATE webhooks SET failing_since = now() - interval '85 hours'")
+	f.probe(id, webhook.ProbeForged, 1)
 	f.work()
-	await(f, "failed 2, queued 2", "SELECT string_agg(status || ' ' || count, ', ' ORDER BY status) FROM (SELECT status, count(*) FROM messages GROUP BY status) AS s")
-	if got := read[string](f, "SELECT string_agg(status || ': ' || coalesce(attempts->0->>'error', attempts->0->>'httpStatus'), ' ' ORDER BY status, id) FROM webhook_deliveries"); got != "failed: The endpoint has failed for 84 hours. failed: The endpoint has failed for 84 hours. pending: 502" {
-		t.Error(got)
-	}
-	if got := to.count(); got != 1 {
-		t.Errorf("%d requests, want 1", got)
-	}
+	await(f, "delivered 2, failed 1", "SELECT string_agg(status || ' ' || count, ', ' ORDER BY status) FROM (SELECT status, count(*) FROM webhook_deliveries GROUP BY status) AS s")
 }
 
 // roundTripper is a function as a transport.

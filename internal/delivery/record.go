@@ -119,12 +119,17 @@ func (d *drain) recordHealth(ctx context.Context, queries *db.Queries, webhook d
 			return nil, err
 		}
 	}
+	failingFor := time.Duration(0)
+	if health.FailingSince != nil && health.Failures > webhook.Failures {
+		failingFor = webhook.Now.Sub(*health.FailingSince)
+	}
 	switch {
 	case slices.ContainsFunc(results, func(r result) bool { return r.isGone() }):
 		return d.disable(ctx, queries, "gone")
-	case health.FailingSince != nil && health.Failures > webhook.Failures && webhook.Now.Sub(*health.FailingSince) >= givenUpAfter:
+	case failingFor >= givenUpAfter:
 		return d.disable(ctx, queries, "failing")
 	default:
+		d.expires = d.isProbe && failingFor >= maxAge
 		return nil, nil
 	}
 }
