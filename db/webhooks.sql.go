@@ -704,7 +704,7 @@ UPDATE webhooks
 SET retry_at = statement_timestamp()
 WHERE account_id = $1
   AND id = $2
-  AND retry_at > statement_timestamp()
+  AND (retry_at > statement_timestamp() OR (failures >= 10 AND lease_until > statement_timestamp()))
 `
 
 type WebhookProbeParams struct {
@@ -712,8 +712,9 @@ type WebhookProbeParams struct {
 	ID        string
 }
 
-// Lets a request make the next attempt at a webhook that waits after failures. Deliveries
-// that the same transaction makes due afterwards come first.
+// Lets a request make the next attempt at a webhook that waits after failures. If a process
+// makes one now, another follows. Deliveries that the same transaction makes due afterwards
+// come first.
 func (q *Queries) WebhookProbe(ctx context.Context, arg WebhookProbeParams) error {
 	_, err := q.db.Exec(ctx, webhookProbe, arg.AccountID, arg.ID)
 	return err

@@ -74,13 +74,14 @@ WHERE webhooks.account_id = @account_id
 RETURNING webhooks.id, webhooks.url, webhooks.types, webhooks.description, webhooks.status, webhooks.disabled_reason, webhooks.created_at;
 
 -- name: WebhookProbe :exec
--- Lets a request make the next attempt at a webhook that waits after failures. Deliveries
--- that the same transaction makes due afterwards come first.
+-- Lets a request make the next attempt at a webhook that waits after failures. If a process
+-- makes one now, another follows. Deliveries that the same transaction makes due afterwards
+-- come first.
 UPDATE webhooks
 SET retry_at = statement_timestamp()
 WHERE account_id = @account_id
   AND id = @id
-  AND retry_at > statement_timestamp();
+  AND (retry_at > statement_timestamp() OR (failures >= 10 AND lease_until > statement_timestamp()));
 
 -- name: WebhookDelete :exec
 -- Marks a webhook as deleted. The sweep deletes its deliveries.

@@ -147,6 +147,7 @@ func TestHealth(t *testing.T) {
 		"a failure after two days":       {webhook: failing(3, ago(2*day)), results: []result{bad}, failures: 4, since: &at, retryAt: &at, isChanged: true},
 		"a failed probe":                 {webhook: failing(12, ago(time.Hour)), results: []result{bad}, probedAt: ago(time.Hour), failures: 13, since: ago(day), retryAt: &at, pause: 8 * time.Second, isChanged: true},
 		"a request during a probe":       {webhook: failing(12, ago(time.Minute)), results: []result{bad}, probedAt: ago(time.Hour), failures: 13, since: ago(day), retryAt: ago(time.Minute), isChanged: true},
+		"a request after two days":       {webhook: failing(12, ago(time.Minute)), results: []result{bad}, probedAt: ago(2 * day), failures: 13, since: &at, retryAt: ago(time.Minute), isChanged: true},
 		"500 ms":                         {results: []result{slow(500 * time.Millisecond)}},
 		"more than 500 ms":               {results: []result{slow(501 * time.Millisecond)}, slowUntil: in(10 * time.Minute), isChanged: true},
 		"slow for some time":             {webhook: db.WebhookLockRow{SlowUntil: in(5*time.Minute - time.Second)}, results: []result{slow(time.Second)}, slowUntil: in(10 * time.Minute), isChanged: true},

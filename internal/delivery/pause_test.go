@@ -76,6 +76,34 @@ func TestRequestEndsPause(t *testing.T) {
 	}
 }
 
+// TestRequestDuringProbe: a test that is requested while an attempt after a pause is in flight is
+// sent right after it, before the deliveries that wait.
+func TestRequestDuringProbe(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	var isLater atomic.Bool
+	fail := make(chan struct{})
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		if !isLater.Swap(true) {
+			<-fail
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	id := f.webhook(to.url, "pet.created")
+	f.broken(id, "now()")
+	f.emit(pets(1, 50)...)
+	worker := f.work()
+	worker.Wake(f.account)
+	to.await(1)
+	f.test(id, 1)
+	worker.Deliver(f.account, id)
+	close(fail)
+	if got := to.await(2)[1]; got.event.Type != "webhook.test" {
+		t.Errorf("the second request is %s", got.body)
+	}
+	to.await(51) // its success has ended the pause
+}
+
 // TestPauseCountsNoAttempt: deliveries that have waited too long for a webhook that has failed
 // all that time have failed, and so have their messages. Those that have waited for a webhook
 // to be enabled wait on.

@@ -28,7 +28,8 @@ const (
 	slowAfter = 500 * time.Millisecond
 	slowFor   = 10 * time.Minute
 	// maxFailures is the number of failed attempts in a row after which a webhook pauses: at
-	// first for minPause, and then twice as long each time, up to maxPause.
+	// first for minPause, and then twice as long each time, up to maxPause. The query
+	// WebhookProbe has the same number.
 	maxFailures = 10
 	minPause    = time.Second
 	maxPause    = time.Minute
@@ -155,7 +156,11 @@ func (d *drain) health(webhook db.WebhookLockRow, results []result) (after db.We
 			after.SlowUntil = new(webhook.Now.Add(slowFor))
 		}
 	}
-	isQuiet := webhook.RetryAt == nil || webhook.Now.Sub(*webhook.RetryAt) >= quietAfter
+	last := webhook.RetryAt
+	if d.isAskedAgain(webhook) {
+		last = &d.probedAt // the request has replaced it
+	}
+	isQuiet := last == nil || webhook.Now.Sub(*last) >= quietAfter
 	switch {
 	case succeeded:
 		after.FailingSince = nil

@@ -233,6 +233,43 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestRequestProbes: a request asks for another attempt only while a webhook pauses, or while a
+// process makes the attempt after a pause.
+func TestRequestProbes(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	tests := []struct {
+		failures int
+		lease    leaseState
+		pause    string // how much longer
+		want     bool
+	}{
+		{maxFailures, leaseNone, "1 minute", true},
+		{maxFailures, leaseValid, "-1 minute", true},
+		{maxFailures, leaseExpired, "-1 minute", false},
+		{maxFailures, leaseNone, "-1 minute", false},
+		{maxFailures - 1, leaseValid, "-1 minute", false},
+	}
+	trials := make([]trial, len(tests))
+	for i := range trials {
+		trials[i].stored = sound
+		trials[i].stored.lease = tests[i].lease
+	}
+	l.store(trials)
+	for i, test := range tests {
+		to := endpointOf(i)
+		l.exec("UPDATE webhooks SET failures = $1, retry_at = now() + $2::interval WHERE account_id = $3", test.failures, test.pause, to.AccountID)
+		if err := l.queries.WebhookProbe(t.Context(), db.WebhookProbeParams{AccountID: to.AccountID, ID: to.WebhookID}); err != nil {
+			t.Fatal(err)
+		}
+		var isNow bool
+		err := l.owner.Pool.QueryRow(t.Context(), "SELECT retry_at BETWEEN $1 AND statement_timestamp() FROM webhooks WHERE account_id = $2", l.began, to.AccountID).Scan(&isNow)
+		if err != nil || isNow != test.want {
+			t.Errorf("case %d: the request asks for an attempt: %t, %v", i, isNow, err)
+		}
+	}
+}
+
 // TestPages: webhooks share a page of events. One that has all its events does not count, and
 // one that gets none of them is not started.
 func TestPages(t *testing.T) {
