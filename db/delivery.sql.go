@@ -225,10 +225,11 @@ func (q *Queries) DeliveriesInsert(ctx context.Context, arg DeliveriesInsertPara
 const deliveriesRecord = `-- name: DeliveriesRecord :exec
 UPDATE webhook_deliveries
 SET attempts = webhook_deliveries.attempts || made.attempt,
-    status = made.status,
-    next_attempt_at = nullif(made.next_at, $1::timestamptz)
-FROM (SELECT unnest($3::text[]) AS id, unnest($4::text[])::jsonb AS attempt, unnest($5::int[]) AS before,
-             unnest($6::text[]) AS status, unnest($7::timestamptz[]) AS next_at) AS made
+    status = CASE WHEN made.status <> 'delivered' AND webhook_deliveries.next_attempt_at > made.due_at THEN 'pending' ELSE made.status END,
+    next_attempt_at = CASE WHEN made.status <> 'delivered' AND webhook_deliveries.next_attempt_at > made.due_at THEN webhook_deliveries.next_attempt_at
+        ELSE nullif(made.next_at, $1::timestamptz) END
+FROM (SELECT unnest($3::text[]) AS id, unnest($4::text[])::jsonb AS attempt, unnest($5::int[]) AS before, unnest($6::timestamptz[]) AS due_at,
+             unnest($7::text[]) AS status, unnest($8::timestamptz[]) AS next_at) AS made
 WHERE webhook_deliveries.account_id = $2
   AND webhook_deliveries.id = made.id
   AND webhook_deliveries.id = ANY ($3::text[])
@@ -242,6 +243,7 @@ type DeliveriesRecordParams struct {
 	Ids       []string
 	Attempts  []string
 	Befores   []int32
+	DueAts    []time.Time
 	Statuses  []string
 	NextAts   []time.Time
 }
@@ -249,7 +251,8 @@ type DeliveriesRecordParams struct {
 // Adds attempts to deliveries, with the time of the next attempt, or never. Only a pending
 // delivery has a next attempt. A condition on the status would let the planner read all
 // pending deliveries through their index. A delivery with other attempts before has had this
-// one recorded: COMMIT was lost, or another process has sent it too.
+// one recorded: COMMIT was lost, or another process has sent it too. A delivery that was due
+// later than this attempt was retried by a request meanwhile. Unless it is delivered, it stays due.
 func (q *Queries) DeliveriesRecord(ctx context.Context, arg DeliveriesRecordParams) error {
 	_, err := q.db.Exec(ctx, deliveriesRecord,
 		arg.Never,
@@ -257,6 +260,7 @@ func (q *Queries) DeliveriesRecord(ctx context.Context, arg DeliveriesRecordPara
 		arg.Ids,
 		arg.Attempts,
 		arg.Befores,
+		arg.DueAts,
 		arg.Statuses,
 		arg.NextAts,
 	)

@@ -196,12 +196,14 @@ FOR NO KEY UPDATE;
 -- Adds attempts to deliveries, with the time of the next attempt, or never. Only a pending
 -- delivery has a next attempt. A condition on the status would let the planner read all
 -- pending deliveries through their index. A delivery with other attempts before has had this
--- one recorded: COMMIT was lost, or another process has sent it too.
+-- one recorded: COMMIT was lost, or another process has sent it too. A delivery that was due
+-- later than this attempt was retried by a request meanwhile. Unless it is delivered, it stays due.
 UPDATE webhook_deliveries
 SET attempts = webhook_deliveries.attempts || made.attempt,
-    status = made.status,
-    next_attempt_at = nullif(made.next_at, @never::timestamptz)
-FROM (SELECT unnest(@ids::text[]) AS id, unnest(@attempts::text[])::jsonb AS attempt, unnest(@befores::int[]) AS before,
+    status = CASE WHEN made.status <> 'delivered' AND webhook_deliveries.next_attempt_at > made.due_at THEN 'pending' ELSE made.status END,
+    next_attempt_at = CASE WHEN made.status <> 'delivered' AND webhook_deliveries.next_attempt_at > made.due_at THEN webhook_deliveries.next_attempt_at
+        ELSE nullif(made.next_at, @never::timestamptz) END
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@attempts::text[])::jsonb AS attempt, unnest(@befores::int[]) AS before, unnest(@due_ats::timestamptz[]) AS due_at,
              unnest(@statuses::text[]) AS status, unnest(@next_ats::timestamptz[]) AS next_at) AS made
 WHERE webhook_deliveries.account_id = @account_id
   AND webhook_deliveries.id = made.id

@@ -189,6 +189,24 @@ func (f *feed) probe(webhookID, kind string, i int) {
 	}
 }
 
+// retry makes a delivery due, as the API does.
+func (f *feed) retry(webhookID, deliveryID string) {
+	f.t.Helper()
+	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
+		queries := db.New(tx)
+		if _, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: f.account, ID: webhookID}); err != nil {
+			return nil, err
+		}
+		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: f.account, ID: webhookID}); err != nil {
+			return nil, err
+		}
+		return queries.WebhookDeliveryRetry(ctx, db.WebhookDeliveryRetryParams{AccountID: f.account, WebhookID: webhookID, ID: deliveryID})
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
 // pets returns events of a number of pets.
 func pets(from, to int) []event.Event {
 	var events []event.Event

@@ -341,7 +341,7 @@ func (d *drain) expired(ctx context.Context) (due []delivery, now time.Time, err
 	due = make([]delivery, len(rows))
 	var messages []int64
 	for i, row := range rows {
-		due[i] = delivery{position: position{id: row.ID}, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, attempts: int(row.Attempts)}
+		due[i] = delivery{position: position{row.DueAt, row.ID}, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, attempts: int(row.Attempts)}
 		if row.Type == messageQueued {
 			messages = append(messages, row.Sequence)
 		}

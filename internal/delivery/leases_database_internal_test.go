@@ -225,7 +225,7 @@ func (l *lab) drain(to endpoint, of process) *drain {
 func results(of process) (all []result) {
 	for e, one := range of.slots {
 		if one.state >= slotSucceeded {
-			all = append(all, result{delivery: delivery{position: position{id: fmt.Sprintf("dlv_%032x", e+1)}, attempts: int(one.attempts)}, httpStatus: statuses[one.state]})
+			all = append(all, result{delivery: delivery{position: position{never, fmt.Sprintf("dlv_%032x", e+1)}, attempts: int(one.attempts)}, httpStatus: statuses[one.state]})
 		}
 	}
 	return all
@@ -527,7 +527,7 @@ func TestAttemptsByTheDatabase(t *testing.T) {
 	l.store([]trial{{stored: stored{last: 1, after: 1, until: noUntil, enabled: true, lease: leaseValid, rows: [maxEvents]row{{rows: 1, due: true, attempts: firstAttempts}}}}})
 	l.exec("UPDATE webhooks SET failures = $1", maxFailures-1)
 	l.exec("UPDATE webhook_deliveries SET attempts = '[]'")
-	failed := result{delivery: delivery{position: position{id: fmt.Sprintf("dlv_%032x", 1)}}, httpStatus: http.StatusServiceUnavailable}
+	failed := result{delivery: delivery{position: position{never, fmt.Sprintf("dlv_%032x", 1)}}, httpStatus: http.StatusServiceUnavailable}
 	_, err := postgres.Transact(t.Context(), l.worker.db, func(ctx context.Context, tx pgx.Tx) ([]event.Event, error) {
 		return l.drain(endpointOf(0), process{current: true}).recordOnce(ctx, db.New(later{tx}), []result{failed})
 	})

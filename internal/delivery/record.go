@@ -84,6 +84,7 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 		params.Attempts = append(params.Attempts, string(attempt))
 		params.Statuses = append(params.Statuses, r.status())
 		params.NextAts = append(params.NextAts, r.next(webhook.Now))
+		params.DueAts = append(params.DueAts, r.position.at)
 		params.Befores = append(params.Befores, int32(r.attempts)) //nolint:gosec // at most maxAttempts, or those by request
 		if id, ok := strings.CutPrefix(r.subject, messagesPath); ok && r.isFinal() && r.eventType == messageQueued {
 			messages[id] = r.sequence

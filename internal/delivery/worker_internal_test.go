@@ -357,6 +357,50 @@ func TestIdleWorker(t *testing.T) {
 	}
 }
 
+// TestRecordAfterRetry: a delivery that a request has retried during an attempt stays due after
+// the attempt, unless that has delivered it.
+func TestRecordAfterRetry(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	tests := []struct {
+		isRetried bool
+		result    result
+		want      string
+	}{
+		{false, result{httpStatus: http.StatusBadGateway}, "pending false"},
+		{true, result{httpStatus: http.StatusBadGateway}, "pending true"},
+		{true, result{delivery: delivery{unsent: "It has waited too long."}}, "pending true"},
+		{true, result{httpStatus: http.StatusOK}, "delivered false"},
+	}
+	trials := make([]trial, len(tests))
+	for i := range trials {
+		trials[i].stored = sound
+	}
+	l.store(trials)
+	for i, test := range tests {
+		d := l.drain(endpointOf(i), process{current: true})
+		due, err := d.due(t.Context(), position{}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.isRetried {
+			_, err := l.queries.WebhookDeliveryRetry(t.Context(), db.WebhookDeliveryRetryParams{AccountID: d.AccountID, WebhookID: d.WebhookID, ID: due[0].id})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		test.result.position, test.result.attempts = due[0].position, due[0].attempts
+		if err := d.record(t.Context(), []result{test.result}); err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		err = l.owner.Pool.QueryRow(t.Context(), "SELECT status || ' ' || coalesce(next_attempt_at <= statement_timestamp(), false) FROM webhook_deliveries WHERE account_id = $1 AND jsonb_array_length(attempts) = $2", d.AccountID, firstAttempts+1).Scan(&got)
+		if err != nil || got != test.want {
+			t.Errorf("case %d: the delivery is %s, %v; want %s", i, got, err, test.want)
+		}
+	}
+}
+
 // TestGivenUp: a webhook that has failed for five days is disabled by its next failure.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -295,6 +296,37 @@ func TestRetry(t *testing.T) {
 	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now()")
 	await(f, "delivered 2", "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries")
 	await(f, true, "SELECT failing_since IS NULL FROM webhooks")
+}
+
+// TestRetryDuringAttempt: a manual retry of a delivery whose attempt is in flight is made after that
+// has failed, also if it was the last one.
+func TestRetryDuringAttempt(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]int{"the first attempt": 0, "the last attempt": 9} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			var isLater atomic.Bool
+			fail := make(chan struct{})
+			to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+				if !isLater.Swap(true) {
+					<-fail
+					w.Header().Set("Retry-After", "7200")
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+			})
+			id := f.webhook(to.url)
+			f.emit(pets(1, 1)...)
+			f.deliver(id, "pending", 1, 1)
+			f.exec("UPDATE webhook_deliveries SET attempts = (SELECT coalesce(jsonb_agg('{}'::jsonb), '[]') FROM generate_series(1, $1))", before)
+			f.work()
+			to.await(1)
+			f.retry(id, read[string](f, "SELECT id FROM webhook_deliveries"))
+			close(fail)
+			to.await(2)
+			await(f, "delivered", "SELECT status FROM webhook_deliveries")
+		})
+	}
 }
 
 // TestDisabledWebhooks: a webhook that returns 410, or fails for five days, is disabled and
