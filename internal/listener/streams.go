@@ -9,10 +9,11 @@ import (
 
 // The limits of a connection over HTTP/2. The connection has more of them: see [frames].
 const (
-	maxStreams      = 100
-	maxFrame        = 16 << 10
-	maxUnreadStream = 16 << 10 // bytes of a body that no handler has read yet
-	maxUnread       = 64 << 10 // of all streams of a connection; HTTP/2 allows no less
+	maxStreams = 100
+	maxFrame   = 16 << 10
+	// maxUnread is the number of bytes of all bodies that no handler has read yet, and of each one: a
+	// client may send as many before it knows the limits (RFC 9113, sections 6.9.2 and 6.9.3).
+	maxUnread = 64 << 10
 )
 
 // http2Config returns the limits of a connection over HTTP/2.
@@ -20,7 +21,7 @@ func http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxConcurrentStreams:          maxStreams,
 		MaxReadFrameSize:              maxFrame,
-		MaxReceiveBufferPerStream:     maxUnreadStream,
+		MaxReceiveBufferPerStream:     maxUnread,
 		MaxReceiveBufferPerConnection: maxUnread,
 		WriteByteTimeout:              WriteTimeout,
 	}

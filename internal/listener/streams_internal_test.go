@@ -282,6 +282,8 @@ func (p *http2Peer) result() string {
 			return f.PseudoValue("status")
 		case *http2.GoAwayFrame:
 			return f.ErrCode.String()
+		case *http2.RSTStreamFrame:
+			return f.ErrCode.String()
 		}
 	}
 }
@@ -304,6 +306,25 @@ func (p *http2Peer) request(path string, fields ...string) error {
 	}
 	p.last += 2
 	return p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: p.last - 1, BlockFragment: block.Bytes(), EndStream: path != "/body", EndHeaders: true})
+}
+
+// TestFirstBody: the first request of a connection may send a body of 64 KiB before the client has the
+// settings of the server.
+func TestFirstBody(t *testing.T) {
+	t.Parallel()
+	b := startBoundedTLS(t, 1)
+	p := beginHTTP2(t, &net.Dialer{}, b.limited.Addr().String())
+	p.get("/body")
+	for size := 64<<10 - 1; size > 0; size -= maxFrame {
+		if err := p.framer.WriteData(1, size <= maxFrame, make([]byte, min(size, maxFrame))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.handled("/body")
+	close(b.proceed)
+	if got := p.result(); got != "200" {
+		t.Errorf("the response is %s", got)
+	}
 }
 
 // TestHandshakesAreNoResponses: a client in the middle of its handshake is not replaced before
