@@ -228,11 +228,11 @@ func describe(ctx context.Context, err error) string {
 		return "The TLS certificate is not valid."
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "The connection was refused."
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case egress.IsClosed(err):
 		return "The connection was closed before the response."
 	case strings.Contains(err.Error(), "tls: "), strings.Contains(err.Error(), "HTTP response to HTTPS client"):
 		return "The TLS handshake failed."
-	case strings.Contains(err.Error(), "malformed HTTP") || strings.Contains(err.Error(), "net/http: "):
+	case strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "net/http: "), strings.Contains(err.Error(), "http2: "):
 		return "The response is not valid HTTP."
 	default:
 		return "The endpoint could not be reached."

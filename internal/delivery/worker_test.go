@@ -151,8 +151,14 @@ func TestFailedAttempts(t *testing.T) {
 	secure := httptest.NewTLSServer(http.NotFoundHandler()) // its certificate is unknown
 	t.Cleanup(secure.Close)
 	target := receive(t, nil)
+	aborts := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	aborting := httptest.NewUnstartedServer(http.HandlerFunc(aborts))
+	aborting.EnableHTTP2 = true
+	aborting.StartTLS()
+	t.Cleanup(aborting.Close)
 	for name, c := range map[string]struct {
 		url      string
+		client   *http.Client
 		handle   http.HandlerFunc
 		resolver *net.Resolver // of a guarded client
 		status   int
@@ -162,7 +168,8 @@ func TestFailedAttempts(t *testing.T) {
 			http.Redirect(w, r, target.url, http.StatusTemporaryRedirect)
 		}, status: 307, problem: "Redirects are not followed."},
 		"an error":                       {handle: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, status: 500},
-		"a reset":                        {handle: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, problem: "The connection was closed before the response."},
+		"a reset":                        {handle: aborts, problem: "The connection was closed before the response."},
+		"a reset over HTTP/2":            {url: aborting.URL, client: aborting.Client(), problem: "The connection was closed before the response."},
 		"no HTTP":                        {handle: garbage, problem: "The response is not valid HTTP."},
 		"a closed port":                  {url: "http://127.0.0.1:1", problem: "The connection was refused."},
 		"a bad certificate":              {url: secure.URL, problem: "The TLS certificate is not valid."},
@@ -180,6 +187,9 @@ func TestFailedAttempts(t *testing.T) {
 			f.webhook(c.url, "pet.created")
 			f.emit(pets(1, 1)...)
 			options := f.options()
+			if c.client != nil {
+				options.Client = c.client
+			}
 			if c.resolver != nil {
 				options.Client = egress.New(egress.Options{Resolver: c.resolver}).Client(delivery.Timeout)
 			}
