@@ -390,7 +390,7 @@ func TestImportJournal(t *testing.T) {
 }
 
 // TestImportCancels: an order that the server does not complete is canceled, so that the corrected row
-// places the only one.
+// places the only one. If the server does not accept the key any more, the row is in doubt.
 func TestImportCancels(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t)
@@ -403,10 +403,11 @@ func TestImportCancels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	code := http.StatusConflict
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPatch {
-			w.WriteHeader(http.StatusConflict)
-			fmt.Fprint(w, `{"code":"order_changed","message":"No.","status":409}`)
+			w.WriteHeader(code)
+			fmt.Fprintf(w, `{"code":"no","message":"No.","status":%d}`, code)
 			return
 		}
 		httputil.NewSingleHostReverseProxy(server).ServeHTTP(w, r)
@@ -419,6 +420,15 @@ func TestImportCancels(t *testing.T) {
 	s.load(path)
 	if orders, stock := s.rows("orders"), s.rows("inventory"); len(orders) != 1 || stock[0]["quantity"] != 1.0 {
 		t.Errorf("the orders %v, the stock %v", orders, stock)
+	}
+	code = http.StatusUnauthorized
+	s.load(s.file("inventory.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":9}`, pet)))
+	path = s.file("orders.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":3,"complete":true}`, pet))
+	refused.fails([]string{path}, "0 of 1 rows of "+path+" are imported: the server returned 401 no: No")
+	s.withKey("write").fails([]string{path}, "because the API key is another one")
+	s.load(path)
+	if orders, stock := s.rows("orders", "complete=true"), s.rows("inventory"); len(orders) != 2 || stock[0]["quantity"] != 6.0 {
+		t.Errorf("after 401, the complete orders %v, the stock %v", orders, stock)
 	}
 }
 
@@ -442,15 +452,18 @@ func TestImportIsSlow(t *testing.T) {
 	}
 }
 
+// withKey returns the same store with another API key.
+func (s *store) withKey(scope string) *store {
+	s.t.Helper()
+	key := fromJSON[api.KeyWithSecret](s.t, must(s.t, s.environ, "api", "POST", "/account/api-keys", "name=other", "scope="+scope)+"\n")
+	return &store{s.t, []string{s.environ[0], "PETSTORE_API_KEY=" + key.Secret}, s.dir}
+}
+
 // TestImportWithOtherKeys: a row in doubt belongs to the API key that has sent it.
 func TestImportWithOtherKeys(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t)
-	withKey := func(scope string) *store {
-		key := fromJSON[api.KeyWithSecret](t, must(t, s.environ, "api", "POST", "/account/api-keys", "name=other", "scope="+scope)+"\n")
-		return &store{t, []string{s.environ[0], "PETSTORE_API_KEY=" + key.Secret}, s.dir}
-	}
-	other, reader := withKey("write"), withKey("read")
+	other, reader := s.withKey("write"), s.withKey("read")
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
 	path := s.file("pets.csv", "name,category\na,Dogs\nc,Birds\nb,Cats\n")
 	s.fails([]string{path}, "rows that were not imported: 2")

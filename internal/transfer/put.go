@@ -204,6 +204,9 @@ func (r *run) putOrder(ctx context.Context, one *row) (int64, error) {
 	id, err := r.post(ctx, one)
 	if err == nil && complete.Kind() == 't' {
 		err = r.complete(ctx, fmt.Sprintf("%s/%d", one.resource.Path, id))
+		if refused, ok := errors.AsType[*refusedError](err); ok { // the row is in doubt: the server has the order
+			err = errors.New(refused.text)
+		}
 	}
 	return id, err
 }
