@@ -226,6 +226,28 @@ func TestBrokenRows(t *testing.T) {
 	}
 }
 
+// TestCorrectOneRow: a row that cannot be read, and that nobody has corrected, is reported again. It does
+// not take the place of a row that was imported.
+func TestCorrectOneRow(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	for _, test := range []struct{ name, text, old, corrected, mistake string }{
+		{
+			"store.ndjson", `{"kind":"category","id":1,"name":"Dogs"}` + "\n" + `{"kind":"dog"}` + "\n" + `{"kind":`,
+			`{"kind":"dog"}`, `{"kind":"category","id":2,"name":"Cats"}`, "store.ndjson:3: The line is not a JSON object",
+		},
+		{"pets.csv", "name,categoryId,status\nRex,1001\nRex,1001,\nTom,x,\n", "Tom,x,", "Tom,1001,", "pets.csv:2: The row has 2 cells, but the header has 3."},
+	} {
+		path := s.file(test.name, test.text)
+		s.fails([]string{path}, test.mistake, "rows that were not imported: 2")
+		s.file(test.name, strings.Replace(test.text, test.old, test.corrected, 1))
+		s.fails([]string{path}, test.mistake, "rows that were not imported: 1")
+	}
+	if got := s.names(); got != "Rex Tom" {
+		t.Errorf("there are the pets %q", got)
+	}
+}
+
 // TestDryRun: a dry run finds the mistakes that the server finds, except the ones that depend on the
 // store, and sends nothing.
 func TestDryRun(t *testing.T) {

@@ -199,6 +199,9 @@ func (j *journal) adopt(digest string, each func(func(*row) error) error) error 
 		return err
 	}
 	err := each(func(r *row) error {
+		if len(r.failure) > 0 { // it was not imported
+			return nil
+		}
 		hash := r.hash()
 		same := ids[hash]
 		if len(same) == 0 {
