@@ -161,6 +161,68 @@ func TestArchive(t *testing.T) {
 		"some.ndjson:1: The archive has no category 5 before this line, or it was not imported.", "some.ndjson:2: `kind` must be category, pet, inventory or order.")
 }
 
+// TestCorrectedArchive: pets get their final stock and status when they and their orders are imported by a
+// later import. It leaves the stock of other pets alone.
+func TestCorrectedArchive(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
+	rows := map[string]*strings.Builder{"pet": {}, "inventory": {}, "order": {}}
+	add := func(name string, category, quantity int, status string, orders ...string) {
+		id := 1 + strings.Count(rows["pet"].String(), "\n")
+		fmt.Fprintf(rows["pet"], `{"kind":"pet","id":%d,"name":%q,"categoryId":%d,"status":%q}`+"\n", id, name, category, status)
+		fmt.Fprintf(rows["inventory"], `{"kind":"inventory","petId":%d,"quantity":%d,"status":%q}`+"\n", id, quantity, status)
+		for _, date := range orders {
+			fmt.Fprintf(rows["order"], `{"kind":"order","id":1,"petId":%d,"quantity":2,"shipDate":%q,"complete":true}`+"\n", id, date)
+		}
+	}
+	const date, mistake = "2026-12-24T09:30:00Z", "soon"
+	add("late", 1, 3, "sold", date)
+	for _, status := range []string{"available", "pending", "sold"} {
+		add(status+" 0", 2, 0, status, date, mistake)
+		add(status+" 3", 2, 3, status, date, mistake)
+	}
+	add("used", 2, 77, "available", date)
+	add("old", 2, 5, "sold")
+	text := `{"kind":"category","id":1,"name":"Dogs"}` + "\n" + `{"kind":"category","id":2,"name":"Cats"}` + "\n" + fmt.Sprint(rows["pet"], rows["inventory"], rows["order"])
+	path := s.file("store.ndjson", text)
+	s.fails([]string{path}, "store.ndjson:1: Another category has this name", "rows that were not imported: 10")
+	must(t, s.environ, "api", "DELETE", "/categories/1001")
+	s.fails([]string{path}, "rows that were not imported: 6")
+	if got := s.rows("pets", "name=late"); len(got) != 1 || got[0]["status"] != "sold" {
+		t.Errorf("the pet that is imported later is %v", got)
+	}
+	must(t, s.environ, "api", "PUT", fmt.Sprint("/store/inventory/", s.rows("pets", "name=used")[0]["id"]), "quantity=9")
+	imported := strings.NewReplacer(mistake, date, `"old"`, `"new"`).Replace(text)
+	s.file("store.ndjson", imported)
+	s.load(path)
+	var want []map[string]any
+	text = strings.Replace(imported, `"quantity":77`, `"quantity":9`, 1) + `{"kind":"pet","id":99,"name":"old","categoryId":2,"status":"sold"}` + "\n" + `{"kind":"inventory","petId":99,"quantity":5,"status":"sold"}`
+	for line := range strings.Lines(text) {
+		want = append(want, fromJSON[map[string]any](t, strings.TrimSuffix(line, "\n")+"\n"))
+	}
+	if diff := gocmp.Diff(content(t, want), content(t, s.rows())); diff != "" {
+		t.Errorf("the archives (-corrected +imported):\n%s", diff)
+	}
+	journal, notes := s.journal(path)
+	lastOrder := len(want) - 2
+	notes = regexp.MustCompile(fmt.Sprintf(`(?m)^(\d+ settled|%d .*)\n`, lastOrder)).ReplaceAllString(notes, "")
+	interrupt := func() {
+		if err := os.WriteFile(journal, []byte(notes), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	interrupt()
+	if got := s.load(path); got.Imported != 1 {
+		t.Errorf("after an interruption before the last order: %+v", got)
+	}
+	interrupt()
+	s.file("store.ndjson", strings.Replace(imported, `"petId":8,"quantity":2,`, `"petId":8,"quantity":90,`, 1))
+	if got := s.load(path); got.Imported != 2 { // with the stock that it needs
+		t.Errorf("after an interruption, the larger order: %+v", got)
+	}
+}
+
 // TestArchiveOfNothing: import reads what export writes of an empty store.
 func TestArchiveOfNothing(t *testing.T) {
 	t.Parallel()

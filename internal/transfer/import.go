@@ -113,14 +113,50 @@ func (r *run) open() error {
 		return err
 	}
 	j := r.journal
+	isChanged := j.Digest != h.Digest
 	switch {
-	case j.Digest == h.Digest:
-		return r.decide()
+	case !isChanged:
+		err = r.decide()
 	case len(j.begun) > 0:
 		return &ChoiceError{fmt.Sprintf("%s has changed since its import was interrupted, when %s; undo the changes, import the file, then change and import it again", r.Source.Name, onTheirWay(slices.Sorted(maps.Keys(j.begun))))}
 	default:
-		return j.adopt(h.Digest, r.each)
+		err = j.adopt(h.Digest, r.each)
 	}
+	if err != nil {
+		return err
+	}
+	return r.restock(isChanged)
+}
+
+// restock forgets rows of the inventory of an archive, so that they are sent again: the stock of pets that
+// are new or have new orders, unless an import of the same file has set it for these orders.
+func (r *run) restock(isChanged bool) error {
+	if r.Source.Resource != nil || len(r.journal.rows) == 0 {
+		return nil
+	}
+	isNew := map[int64]bool{} // by the ids of pets
+	err := r.each(func(one *row) error {
+		if r.journal.known(one.line) != 0 {
+			return nil
+		}
+		switch one.resource {
+		case pets:
+			isNew[one.number("id")] = true
+		case orders:
+			isNew[one.number("petId")] = true
+		}
+		return nil
+	})
+	if err != nil || len(isNew) == 0 {
+		return err
+	}
+	return r.each(func(one *row) error {
+		isDone := one.resource == inventory && r.journal.known(one.line) != 0
+		if isDone && isNew[one.number("petId")] && (isChanged || r.journal.settled[one.line]) {
+			return r.journal.note(formatFailed(one.line))
+		}
+		return nil
+	})
 }
 
 // decide skips the rows in doubt that the server may not recognize, or returns an error, if they must not be sent.
@@ -134,7 +170,7 @@ func (r *run) decide() error {
 			if !slices.Contains(lines, one.line) {
 				return nil
 			}
-			return r.journal.accept(one.line, skippedID, one.hash())
+			return r.journal.note(formatDone(one.line, skippedID, one.hash()))
 		})
 	default:
 		return &ChoiceError{fmt.Sprintf("the import of %s was interrupted when %s, and now the server may not recognize them, because %s; look whether they are in the store, then add --in-doubt skip or --in-doubt send", r.Source.Name, onTheirWay(lines), why)}
@@ -224,10 +260,11 @@ func (r *run) pass(ctx context.Context) error {
 	return err
 }
 
-// isDone reports whether an earlier import has sent a row, and counts it.
+// isDone reports whether an earlier import has sent a row, and counts it. With the final stock, it reports
+// whether nothing remains to be done, also because the pet was not imported.
 func (r *run) isDone(one *row) bool {
 	if r.final {
-		return one.resource != inventory || r.Source.units[one.number("petId")] == 0 || r.journal.settled[one.line]
+		return one.resource != inventory || r.Source.units[one.number("petId")] == 0 || r.journal.settled[one.line] || r.mapID(one, "petId", pets) != nil
 	}
 	id := r.journal.known(one.line)
 	if id != 0 {

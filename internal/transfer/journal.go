@@ -35,7 +35,7 @@ type Account struct {
 //
 //	>LINE UNIX KEY   the row is on its way since a time, with the id of an API key
 //	LINE ID HASH     the server has accepted the row
-//	LINE -           the server has refused the row
+//	LINE -           the row must be sent: the server has refused it, or its stock must be set again
 //	LINE settled     the stock of a pet of an archive is final
 //
 // A row on its way without a later line about its end is in doubt: nobody knows whether the server has it.
@@ -169,6 +169,10 @@ func (j *journal) readLine(text string) error {
 		j.begun[line] = row
 		err = errors.Join(err, failed[0], failed[1])
 	case rest == "-":
+		if line > 0 && line < int64(len(j.rows)) {
+			j.rows[line] = accepted{}
+		}
+		delete(j.settled, line)
 	case rest == "settled":
 		j.settled[line] = true
 	default:
@@ -186,10 +190,13 @@ func (j *journal) readLine(text string) error {
 // adopt makes the journal of an earlier version of a file the one of the present version. A row that was
 // imported has the same content, maybe in another line.
 func (j *journal) adopt(digest string, each func(func(*row) error) error) error {
-	ids := map[uint64][]int64{} // by hash
-	for _, row := range j.rows {
+	ids, settled := map[uint64][]int64{}, map[uint64]bool{} // by hash
+	for line, row := range j.rows {
 		if row.id != 0 {
 			ids[row.hash] = append(ids[row.hash], row.id)
+		}
+		if j.settled[int64(line)] {
+			settled[row.hash] = true
 		}
 	}
 	old := j.file
@@ -208,7 +215,11 @@ func (j *journal) adopt(digest string, each func(func(*row) error) error) error 
 			return nil
 		}
 		ids[hash] = same[1:]
-		return j.accept(r.line, same[0], hash)
+		err := j.note(formatDone(r.line, same[0], hash))
+		if settled[hash] {
+			err = errors.Join(err, j.note(formatSettled(r.line)))
+		}
+		return err
 	})
 	if err != nil {
 		return err
@@ -216,9 +227,8 @@ func (j *journal) adopt(digest string, each func(func(*row) error) error) error 
 	return j.replace()
 }
 
-// accept notes that an earlier import has sent a row.
-func (j *journal) accept(line, id int64, hash uint64) error {
-	text := formatDone(line, id, hash)
+// note adds a line and reads it, as if an earlier import had written it.
+func (j *journal) note(text []byte) error {
 	return errors.Join(j.readLine(strings.TrimSpace(string(text))), j.write(text))
 }
 
@@ -267,6 +277,10 @@ func formatDone(line, id int64, hash uint64) []byte {
 	return fmt.Appendf(nil, "%d %d %016x\n", line, id, hash)
 }
 
-func (j *journal) failed(line int64) error { return j.write(fmt.Appendf(nil, "%d -\n", line)) }
+func (j *journal) failed(line int64) error { return j.write(formatFailed(line)) }
 
-func (j *journal) settle(line int64) error { return j.write(fmt.Appendf(nil, "%d settled\n", line)) }
+func formatFailed(line int64) []byte { return fmt.Appendf(nil, "%d -\n", line) }
+
+func (j *journal) settle(line int64) error { return j.write(formatSettled(line)) }
+
+func formatSettled(line int64) []byte { return fmt.Appendf(nil, "%d settled\n", line) }
