@@ -124,14 +124,16 @@ func (p *program) readCall(cmd *cobra.Command, args []string, o apiCommandOption
 	if err := one.addFields(fields); err != nil {
 		return call{}, wrongUsage(cmd, "%v", err)
 	}
-	var err error
-	switch o.input {
-	case "":
-	case "-":
-		one.body, err = io.ReadAll(p.stdin)
-	default:
-		one.body, err = os.ReadFile(o.input)
+	if o.input == "" {
+		return one, nil
 	}
+	var err error
+	one.body, err = interruptible(cmd.Context(), func() ([]byte, error) {
+		if o.input == "-" {
+			return io.ReadAll(p.stdin)
+		}
+		return os.ReadFile(o.input) // may be a pipe too
+	})
 	return one, err
 }
 

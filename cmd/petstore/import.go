@@ -123,7 +123,7 @@ func (p *program) importFiles(cmd *cobra.Command, names []string, o importOption
 
 // importFile imports a file, and prints the summary.
 func (p *program) importFile(ctx context.Context, name string, job *transfer.Import, o importOptions, report *rowReport) error {
-	source, err := transfer.Open(name, o.resource, p.stdin)
+	source, err := transfer.Open(ctx, name, o.resource, p.stdin)
 	if err != nil {
 		return err
 	}
@@ -134,14 +134,16 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 	verb := "imported"
 	if o.dryRun {
 		verb = "checked"
-		summary, err = source.Check(report.failed)
+		if summary, err = source.Check(ctx, report.failed); err != nil {
+			return err
+		}
 	} else {
 		end := p.showImport(job, began)
 		summary, err = job.Run(ctx)
 		end()
 	}
 	done := summary.Imported + summary.Before
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && !o.dryRun {
 		return fmt.Errorf("interrupted; %d of %d rows of %s are imported; run %s to continue", done, summary.Rows, source.Name, o.sameCommand())
 	}
 	if _, isChoice := errors.AsType[*transfer.ChoiceError](err); isChoice {

@@ -2,13 +2,16 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -245,6 +248,74 @@ func TestCorrectOneRow(t *testing.T) {
 	}
 	if got := s.names(); got != "Rex Tom" {
 		t.Errorf("there are the pets %q", got)
+	}
+}
+
+// TestInterruptedReading: signals end commands that wait for their input.
+func TestInterruptedReading(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	if err := syscall.Mkfifo(filepath.Join(s.dir, "pets.csv"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hangup := syscall.SIGHUP
+	if signal.Ignored(hangup) { // the tests run under nohup
+		hangup = syscall.SIGTERM
+	}
+	for _, test := range []struct {
+		args   string
+		signal os.Signal
+	}{{"import - --resource pets", syscall.SIGINT}, {"import pets.csv --dry-run", syscall.SIGTERM}, {"api POST /pets --input -", hangup}} {
+		t.Run(test.args, func(t *testing.T) {
+			t.Parallel()
+			temporary := t.TempDir()
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer write.Close()
+			p := startWith(t, read, s.dir, append([]string{"TMPDIR=" + temporary}, s.environ...), strings.Fields(test.args)...)
+			defer p.kill()
+			read.Close()
+			copies := func() []string { names, _ := filepath.Glob(filepath.Join(temporary, "*")); return names }
+			if strings.HasSuffix(test.args, " --dry-run") { // nobody writes
+				eventually(t, "import waits for the pipe", func() bool { return len(copies()) == 1 })
+			} else if _, err := write.Write(make([]byte, 1<<20)); err != nil { // more than the pipe holds
+				t.Fatal(err)
+			}
+			if code := p.end(test.signal); code != exitFailure {
+				t.Errorf("exit code %d", code)
+			}
+			if line := p.expect("petstore: "); line != "petstore: interrupted" {
+				t.Errorf("it printed %q", line)
+			}
+			if names := copies(); names != nil {
+				t.Errorf("it left %q", names)
+			}
+		})
+	}
+}
+
+// interrupter cancels a context when a command writes.
+type interrupter struct{ cancel func() }
+
+// Write implements [io.Writer].
+func (i interrupter) Write(text []byte) (int, error) {
+	i.cancel()
+	return len(text), nil
+}
+
+// TestInterruptedDryRun: a dry run ends within a file, and does not say that an import continues.
+func TestInterruptedDryRun(t *testing.T) {
+	t.Parallel()
+	s := &store{t: t, dir: t.TempDir()}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, text := range []string{"name,category\n,Dogs\nb,Dogs\n", "name,category\na,Dogs\n\x00\n"} { // the first cancels ctx
+		err := run(ctx, []string{"import", s.file("pets.csv", text), "--dry-run"}, &program{dir: emptyDir, stdout: io.Discard, stderr: interrupter{cancel}})
+		if err == nil || err.Error() != "interrupted" {
+			t.Errorf("with the file %q, it ends with %v", text, err)
+		}
 	}
 }
 

@@ -534,8 +534,14 @@ func begin(t *testing.T, dir string, environ []string, args ...string) *process 
 // start starts the program in a directory. The caller kills it.
 func start(t *testing.T, dir string, environ []string, args ...string) *process {
 	t.Helper()
+	return startWith(t, nil, dir, environ, args...)
+}
+
+// startWith is [start] with a stdin.
+func startWith(t *testing.T, stdin io.Reader, dir string, environ []string, args ...string) *process {
+	t.Helper()
 	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // ended below, by signals that the test chooses
-	cmd.Dir = dir
+	cmd.Dir, cmd.Stdin = dir, stdin
 	cmd.Env = append([]string{asProgram + "=1", "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, withReplica(environ)...)
 	learnEnviron(environ)
 	read, write := io.Pipe()

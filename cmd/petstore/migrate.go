@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -177,19 +178,32 @@ func (p *program) confirm(ctx context.Context, effect, question, done string) er
 		return errors.New(effect + "; confirm it with --yes")
 	}
 	fmt.Fprint(p.stderr, question, " [y/N] ")
-	reply := make(chan string, 1)
+	line, _ := interruptible(ctx, func() (string, error) { return bufio.NewReader(p.stdin).ReadString('\n') }) // end of input means no
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(line))) {
+		return errors.New("nothing was " + done + ", because the reply was not yes")
+	}
+	return nil
+}
+
+// interruptible returns what a function reads, or the error of ctx as soon as ctx ends.
+func interruptible[T any](ctx context.Context, read func() (T, error)) (content T, err error) {
+	type result struct {
+		content T
+		err     error
+	}
+	done := make(chan result, 1)
 	go func() {
-		line, _ := bufio.NewReader(p.stdin).ReadString('\n') // end of input means no
-		reply <- strings.ToLower(strings.TrimSpace(line))
+		content, err := read()
+		done <- result{content, err}
 	}()
 	select {
-	case line := <-reply:
-		if line != "y" && line != "yes" {
-			return errors.New("nothing was " + done + ", because the reply was not yes")
-		}
-		return nil
+	case r := <-done:
+		return r.content, r.err
 	case <-ctx.Done():
-		return ctx.Err()
+		return content, ctx.Err()
 	}
 }
 

@@ -345,7 +345,7 @@ func (r *run) key(of any) string {
 }
 
 // Check reports the mistakes of the rows that the spec forbids, and sends nothing.
-func (s *Source) Check(failed func(RowErrors)) (Summary, error) {
+func (s *Source) Check(ctx context.Context, failed func(RowErrors)) (Summary, error) {
 	summary := Summary{File: s.Name, Rows: s.Rows}
 	err := (&run{Import: &Import{Source: s}}).each(func(one *row) error {
 		if wrong, ok := errors.AsType[RowErrors](one.validate()); ok {
@@ -355,7 +355,7 @@ func (s *Source) Check(failed func(RowErrors)) (Summary, error) {
 			summary.Failed++
 			failed(wrong)
 		}
-		return nil
+		return ctx.Err()
 	})
-	return summary, err
+	return summary, s.explain(err)
 }

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/csv"
 	"encoding/hex"
@@ -35,17 +36,17 @@ const Stdin = "-"
 // Open reads a file once, and checks that all of it is text in rows. The resource is the one with a
 // name, or if that is "", the one of the file name, such as pets.csv.gz, or the archive. Close
 // removes temporary files.
-func Open(name, resource string, stdin io.Reader) (*Source, error) {
+func Open(ctx context.Context, name, resource string, stdin io.Reader) (*Source, error) {
 	s := &Source{Name: name, path: name, units: map[int64]int64{}}
 	if name == Stdin {
 		s.Name = "stdin"
 	}
 	info, err := os.Stat(name)
 	if name == Stdin || err == nil && !info.Mode().IsRegular() {
-		err = s.copy(name, stdin)
+		err = s.copy(ctx, name, stdin)
 	}
 	if err == nil {
-		err = s.survey(resource)
+		err = s.survey(ctx, resource)
 	}
 	if err != nil {
 		s.Close()
@@ -54,8 +55,26 @@ func Open(name, resource string, stdin io.Reader) (*Source, error) {
 	return s, nil
 }
 
-// copy copies a file that can be read only once.
-func (s *Source) copy(name string, in io.Reader) error {
+// copy copies a file that can be read only once. It ends with ctx, although open and read can wait for
+// another program.
+func (s *Source) copy(ctx context.Context, name string, in io.Reader) error {
+	spool, err := os.CreateTemp("", "petstore-import-")
+	if err != nil {
+		return err
+	}
+	s.path, s.spool = spool.Name(), spool.Name()
+	copied := make(chan error, 1)
+	go func() { copied <- errors.Join(copyAll(spool, name, in), spool.Close()) }()
+	select {
+	case err := <-copied:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// copyAll copies the file with a name, or in.
+func copyAll(to io.Writer, name string, in io.Reader) error {
 	if name != Stdin {
 		file, err := os.Open(name) //nolint:gosec // the user names the file
 		if err != nil {
@@ -64,13 +83,8 @@ func (s *Source) copy(name string, in io.Reader) error {
 		defer file.Close()
 		in = file
 	}
-	spool, err := os.CreateTemp("", "petstore-import-")
-	if err != nil {
-		return err
-	}
-	s.path, s.spool = spool.Name(), spool.Name()
-	_, err = io.Copy(spool, in)
-	return errors.Join(err, spool.Close())
+	_, err := io.Copy(to, in)
+	return err
 }
 
 // Close removes the temporary copy.
@@ -82,7 +96,7 @@ func (s *Source) Close() {
 
 // survey reads the whole file: its form, number of rows and digest, and the units that the orders of
 // an archive take.
-func (s *Source) survey(resource string) error {
+func (s *Source) survey(ctx context.Context, resource string) error {
 	in, err := openLines(s.path)
 	if err != nil {
 		return s.explain(err)
@@ -111,6 +125,9 @@ func (s *Source) survey(resource string) error {
 	last := 0
 	err = s.each(in, func(r *row) error {
 		s.Rows++
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if s.Resource != nil || len(r.failure) > 0 {
 			return nil
 		}
