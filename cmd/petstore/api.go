@@ -95,7 +95,7 @@ func (p *program) readCall(cmd *cobra.Command, args []string, o apiCommandOption
 	if _, err := url.ParseRequestURI(one.path); err != nil || !strings.HasPrefix(one.path, "/") {
 		return call{}, wrongUsage(cmd, "%q is neither a method (%s) nor a path of the API, such as /pets?limit=2", one.path, orList(methods))
 	}
-	one.path = strings.ReplaceAll(one.path, " ", "%20") // net/http leaves spaces in the query
+	one.path = strings.NewReplacer(" ", "%20", "#", "%23").Replace(one.path) // net/http leaves spaces in the query, and drops a fragment
 	var fields []field
 	for _, argument := range args[1:] {
 		one, err := parseField(argument)

@@ -44,7 +44,9 @@ func TestAPI(t *testing.T) {
 		{[]string{"/pets?limit=5", `name:="4"`}, "", `[{"id":1002,"name":"42","categoryId":1001,"status":"pending"}]`},
 		{[]string{"POST", "/categories", "--input", file}, "", `{"id":1002,"name":"from a file"}`},
 		{[]string{"/categories?name=from a file"}, "", `[{"id":1002,"name":"from a file"}]`},
-		{[]string{"POST", "/categories", "--input", "-"}, `{"name":"from stdin"}`, `{"id":1003,"name":"from stdin"}`},
+		{[]string{"POST", "/categories", "name=Dogs#"}, "", `{"id":1003,"name":"Dogs#"}`},
+		{[]string{"/categories?name=Dogs#"}, "", `[{"id":1003,"name":"Dogs#"}]`},
+		{[]string{"POST", "/categories", "--input", "-"}, `{"name":"from stdin"}`, `{"id":1004,"name":"from stdin"}`},
 		{[]string{"DELETE", "/pets/1002"}, "", ""},
 		{[]string{"HEAD", "/pets"}, "", ""},
 	} {
@@ -68,6 +70,19 @@ func TestAPI(t *testing.T) {
 	}
 	if _, _, err := execute(t, []string{"PETSTORE_URL=http://127.0.0.1:1", client[1]}, "api", "/pets"); err == nil || !strings.HasPrefix(err.Error(), "no response from http://127.0.0.1:1: connection refused; ") {
 		t.Errorf("without a server: %v", err)
+	}
+}
+
+// TestAPIHeaders: a header of the user replaces the one of the program.
+func TestAPIHeaders(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%q %q", r.Header.Values("Authorization"), r.Header.Values("User-Agent"))
+	}))
+	t.Cleanup(server.Close)
+	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
+	if got := must(t, client, "api", "/pets", "-H", "authorization: Basic eDp5", "-H", "User-Agent: mine"); got != `["Basic eDp5"] ["mine"]` {
+		t.Errorf("the server gets %s", got)
 	}
 }
 

@@ -105,8 +105,11 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 	if header == nil {
 		header = http.Header{}
 	}
-	header.Set("Authorization", "Bearer "+c.key)
-	header.Set("User-Agent", "petstore/"+version())
+	for name, value := range map[string]string{"Authorization": "Bearer " + c.key, "User-Agent": "petstore/" + version()} {
+		if header.Values(name) == nil {
+			header.Set(name, value)
+		}
+	}
 	if one.body != nil && header.Get("Content-Type") == "" {
 		header.Set("Content-Type", jsonType)
 	}
