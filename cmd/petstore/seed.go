@@ -36,6 +36,7 @@ the account if it does not exist. The data is the same each time.`,
 			// Loading many pets takes longer than the role may allow behind a pooler.
 			return withDatabaseOf(cmd.Context(), c.directURL(), c.DBMaxConns, func(ctx context.Context, database *postgres.DB) error {
 				if err := loadSample(ctx, database, name, pets, p.seeding); err != nil {
+					p.status("")
 					return err
 				}
 				fmt.Fprintf(p.stdout, "wrote %d pets with their inventory and orders\n", pets)

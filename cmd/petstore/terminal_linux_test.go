@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -109,8 +111,16 @@ func TestSeedShowsProgress(t *testing.T) {
 	if _, err := terminal.WriteString(end); err != nil {
 		t.Fatal(err)
 	}
-	var printed string
-	for !strings.HasSuffix(printed, end) {
+	printed := strings.TrimSuffix(readUntil(t, screen, end), end)
+	if !strings.HasPrefix(printed, clearLine+"seeding: 12 of 30") || !strings.HasSuffix(printed, " rows"+clearLine) || strings.Contains(printed, "\n") {
+		t.Errorf("seed printed %q on the terminal, want its progress in one line", printed)
+	}
+}
+
+// readUntil reads what a program prints on a terminal, up to a text.
+func readUntil(t *testing.T, screen *os.File, end string) (printed string) {
+	t.Helper()
+	for !strings.Contains(printed, end) {
 		text := make([]byte, 4096)
 		n, err := screen.Read(text)
 		if err != nil {
@@ -118,8 +128,30 @@ func TestSeedShowsProgress(t *testing.T) {
 		}
 		printed += string(text[:n])
 	}
-	printed = strings.TrimSuffix(printed, end)
-	if !strings.HasPrefix(printed, clearLine+"seeding: 12 of 30") || !strings.HasSuffix(printed, " rows"+clearLine) || strings.Contains(printed, "\n") {
-		t.Errorf("seed printed %q on the terminal, want its progress in one line", printed)
+	return printed
+}
+
+// TestInterruptedSeed: seed clears its progress also if it is interrupted.
+func TestInterruptedSeed(t *testing.T) {
+	t.Parallel()
+	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).OwnerURL}
+	screen, terminal := openTerminal(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, []string{"seed", "--pets", "20000"}, &program{environ: environ, dir: emptyDir, stdout: io.Discard, stderr: terminal})
+	}()
+	readUntil(t, screen, "seeding: ")
+	cancel()
+	if err := <-ended; err == nil || err.Error() != "interrupted" {
+		t.Errorf("seed ends with %v", err)
+	}
+	const end = "the end"
+	if _, err := terminal.WriteString(end); err != nil {
+		t.Fatal(err)
+	}
+	if printed := readUntil(t, screen, end); !strings.HasSuffix(printed, clearLine+end) {
+		t.Errorf("seed printed %q", printed)
 	}
 }
