@@ -232,6 +232,27 @@ func TestKeyedPosts(t *testing.T) {
 	}
 }
 
+// TestStreamIsReset: the client says the same as over HTTP/1.1 if the server breaks off a response.
+func TestStreamIsReset(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := newHTTPClient(time.Minute, server.Client().Transport.(*http.Transport).TLSClientConfig.Clone())
+	response, err := client.Do(request)
+	if err == nil {
+		response.Body.Close()
+	}
+	if why := whyNoResponse(err, time.Minute); why != "the server closed the connection" {
+		t.Errorf("%v: %s", err, why)
+	}
+}
+
 // TestAPIKeepsTheIdempotencyKey checks the headers of each attempt.
 func TestAPIKeepsTheIdempotencyKey(t *testing.T) {
 	t.Parallel()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"petstore/internal/egress"
 	"petstore/internal/follow"
 	"petstore/internal/sleep"
 )
@@ -51,7 +52,7 @@ var keyedPosts = []string{"/pets", "/categories", "/store/orders", "/messages"}
 // configuration may be nil.
 func newHTTPClient(timeout time.Duration, config *tls.Config) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // documented
-	transport.ResponseHeaderTimeout, transport.TLSClientConfig = timeout, config
+	transport.ResponseHeaderTimeout, transport.TLSClientConfig, transport.HTTP2 = timeout, config, egress.Pings()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = mostParallel, mostParallel
 	return &http.Client{
 		Transport:     transport,
@@ -289,7 +290,7 @@ func whyNoResponse(err error, timeout time.Duration) string {
 		return fmt.Sprintf("its certificate is not valid (%v)", certificate.Err)
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return "the server there speaks http, not https"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case egress.IsClosed(err):
 		return "the server closed the connection"
 	case !isRequest && !isNetwork: // such as [errSilence]
 		return err.Error()
