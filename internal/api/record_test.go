@@ -374,8 +374,9 @@ func TestStreamOfAGoneSandboxEnds(t *testing.T) {
 	wantLine(t, stream, ":")
 	p.del(sandbox.path()).want(204)
 	passed.Add(int64(10 * time.Second))
-	if stream.lines.Scan() {
-		t.Errorf("the stream goes on with %q", stream.lines.Text())
+	wantLine(t, stream, ":")
+	if stream.lines.Scan() || stream.lines.Err() != nil {
+		t.Errorf("the stream does not end, but has %q, %v", stream.lines.Text(), stream.lines.Err())
 	}
 }
 

@@ -187,11 +187,6 @@ func (s *stream) keepAlive(part Part) {
 	if s.gate.options.Now().Sub(s.sent) < heartbeat {
 		return
 	}
-	if s.watched.Check != nil {
-		if gone, ok := errors.AsType[*httpjson.Error](s.gate.look(s.c, s.watched.Check)); ok {
-			s.err = gone
-		}
-	}
 	switch {
 	case part.UpTo != "" && part.UpTo != s.lastID:
 		s.send(fmt.Sprintf("id: %s\n\n", part.UpTo))
@@ -199,6 +194,16 @@ func (s *stream) keepAlive(part Part) {
 	default:
 		s.send(":\n")
 	}
+	if s.watched.Check == nil || s.err != nil {
+		return
+	}
+	_ = s.gate.look(s.c, func(ctx context.Context) error { // a server or a database that is busy ends no stream
+		err := s.watched.Check(ctx)
+		if _, isGone := errors.AsType[*httpjson.Error](err); isGone {
+			s.err = err
+		}
+		return err
+	})
 }
 
 // send sends text at once. A client that does not read it in time is disconnected, and so

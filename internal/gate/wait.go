@@ -52,7 +52,7 @@ type Seen struct {
 type Watched struct {
 	Hub     *feed.Hub
 	Account int64
-	// Check returns an error of the API when the account is gone. A silent stream calls it before each
+	// Check returns an error of the API when the account is gone. A silent stream calls it after each
 	// heartbeat. nil: the API key of the request then ends too.
 	Check func(context.Context) error
 }
