@@ -358,7 +358,7 @@ func TestReplicaWithoutTheAccount(t *testing.T) {
 	made := r.post(sandboxesPath, object{"name": "new"}).want(201)
 	inside := r.as(decode[sandbox](made).Key.Secret)
 	for _, consistency := range []string{"eventual", tokenOf(made)} {
-		for _, path := range []string{"/events", "/events?after=latest", "/account"} {
+		for _, path := range []string{"/events", "/events?after=latest", "/account", "/sandboxes/current", ownRecord} {
 			inside.do("GET", path, nil, "Prefer", "consistency="+consistency).want(200)
 		}
 	}

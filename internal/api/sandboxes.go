@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 const maxSandboxNameLength = 100
@@ -215,6 +217,10 @@ func (s *Server) sandboxOf(c *gin.Context, id string) (db.SandboxGetRow, error) 
 	if caller.IsSandbox() && wanted.ID != caller.AccountID {
 		return db.SandboxGetRow{}, errSandboxNotFound
 	}
-	row, err := s.reads.SandboxGet(c.Request.Context(), wanted)
+	ctx := c.Request.Context()
+	row, err := s.reads.SandboxGet(ctx, wanted)
+	if errors.Is(err, pgx.ErrNoRows) && wanted.ID == caller.AccountID { // the key works, so a replica without it is behind
+		err = cmp.Or(postgres.ReaderOf(ctx).Require(postgres.Position{}), err)
+	}
 	return row, orNotFound(err, errSandboxNotFound)
 }
