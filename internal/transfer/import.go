@@ -113,25 +113,23 @@ func (r *run) open() error {
 		return err
 	}
 	j := r.journal
-	isChanged := j.Digest != h.Digest
 	switch {
-	case !isChanged:
-		err = r.decide()
+	case j.Digest == h.Digest:
+		if err = r.decide(); err == nil {
+			err = r.restock(false)
+		}
+		return err
 	case len(j.begun) > 0:
 		return &ChoiceError{fmt.Sprintf("%s has changed since its import was interrupted, when %s; undo the changes, import the file, then change and import it again", r.Source.Name, onTheirWay(slices.Sorted(maps.Keys(j.begun))))}
 	default:
-		err = j.adopt(h.Digest, r.each)
+		return j.adopt(h.Digest, r.each, func() error { return r.restock(true) })
 	}
-	if err != nil {
-		return err
-	}
-	return r.restock(isChanged)
 }
 
 // restock forgets rows of the inventory of an archive, so that they are sent again: the stock of pets that
 // are new or have new orders, unless an import of the same file has set it for these orders.
 func (r *run) restock(isChanged bool) error {
-	if r.Source.Resource != nil || len(r.journal.rows) == 0 {
+	if r.Source.Resource != nil || !isChanged && len(r.journal.settled) == 0 {
 		return nil
 	}
 	isNew := map[int64]bool{} // by the ids of pets

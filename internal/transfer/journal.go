@@ -188,8 +188,8 @@ func (j *journal) readLine(text string) error {
 }
 
 // adopt makes the journal of an earlier version of a file the one of the present version. A row that was
-// imported has the same content, maybe in another line.
-func (j *journal) adopt(digest string, each func(func(*row) error) error) error {
+// imported has the same content, maybe in another line. The journal changes after finish, or not at all.
+func (j *journal) adopt(digest string, each func(func(*row) error) error, finish func() error) error {
 	ids, settled := map[uint64][]int64{}, map[uint64]bool{} // by hash
 	for line, row := range j.rows {
 		if row.id != 0 {
@@ -221,6 +221,9 @@ func (j *journal) adopt(digest string, each func(func(*row) error) error) error 
 		}
 		return err
 	})
+	if err == nil {
+		err = finish()
+	}
 	if err != nil {
 		return err
 	}
