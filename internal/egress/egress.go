@@ -328,5 +328,5 @@ func IsClosed(err error) bool {
 		}
 	}
 	text := fmt.Sprint(err)
-	return strings.Contains(text, "stream error: ") || strings.Contains(text, "http2: server sent GOAWAY") || strings.Contains(text, "http2: client connection lost")
+	return strings.Contains(text, "; received from peer") || strings.Contains(text, "http2: server sent GOAWAY") || strings.Contains(text, "http2: client connection lost")
 }

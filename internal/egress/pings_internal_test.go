@@ -54,7 +54,7 @@ func TestDeadConnection(t *testing.T) {
 		}
 	}()
 	guard := New(Options{Allow: Loopback, RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs})
-	guard.http2.SendPingTimeout, guard.http2.PingTimeout = 50*time.Millisecond, 50*time.Millisecond
+	guard.http2.SendPingTimeout, guard.http2.PingTimeout = 50*time.Millisecond, 2*time.Second
 	client := guard.Client(20 * time.Second)
 	get := func() (string, error) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(server.URL, server.Listener.Addr().String(), network.Addr().String(), 1), nil)
