@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,12 +68,12 @@ func TestReport(t *testing.T) {
 type unread struct {
 	http.ResponseWriter
 
-	begun chan<- struct{}
+	begin func()
 	ended <-chan struct{}
 }
 
 func (u unread) Write(text []byte) (int, error) {
-	u.begun <- struct{}{}
+	u.begin()
 	<-u.ended
 	return u.ResponseWriter.Write(text)
 }
@@ -82,17 +83,19 @@ func (u unread) Write(text []byte) (int, error) {
 func TestReportThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)
-	begun, ended, done := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	begun, ended, done, got := make(chan struct{}), make(chan struct{}), make(chan struct{}), httptest.NewRecorder()
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, ownReport, nil)
 	request.Header.Set("Authorization", "Bearer "+p.key)
 	go func() {
 		defer close(done)
-		p.server.ServeHTTP(unread{httptest.NewRecorder(), begun, ended}, request)
+		p.server.ServeHTTP(unread{got, sync.OnceFunc(func() { close(begun) }), ended}, request)
 	}()
 	<-begun
 	p.get("/store/inventory/summary").want(200)
 	close(ended)
-	<-done
+	if <-done; got.Code != http.StatusOK {
+		t.Errorf("the report has the status %d: %s", got.Code, got.Body)
+	}
 }
 
 // TestIncompleteReport: the report says that requests are missing, until a client empties the

@@ -99,11 +99,11 @@ func TestWaitsOutliveTimeouts(t *testing.T) {
 
 func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
 	t.Helper()
-	const timeout, requestTimeout = 500 * time.Millisecond, 3 * time.Second
+	const timeout, requestTimeout = 2 * time.Second, 3 * time.Second
 	p, _ := start(t).faultSandbox()
 	p = p.with(func(o *api.Options) { o.RequestTimeout, o.StreamPause = requestTimeout, timeout })
 	pet := p.newPet("Rex", 10)
-	p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": 3 * timeout.Milliseconds()})
+	p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": timeout.Milliseconds() + 200})
 	_, next := p.feed("/events")
 	listening := httptest.NewUnstartedServer(p.server)
 	listening.Config.ReadTimeout, listening.Config.WriteTimeout, listening.Config.ReadHeaderTimeout = timeout, timeout, timeout
