@@ -44,7 +44,7 @@ type drain struct {
 	lease    int64
 	isProbe  bool      // whether it sends one delivery after many failures
 	probedAt time.Time // when the pause before that has ended
-	expires  bool      // whether that has failed, and the webhook for maxAge
+	expires  bool      // whether the probe has failed after maxAge of failures
 
 	reading sync.Mutex
 	to      *target // nil: it is not read yet

@@ -41,8 +41,8 @@ type Page struct {
 	ContentType string
 }
 
-// notModified evaluates the preconditions of a response without an entity tag, and sends 304 if they
-// hold up the response.
+// notModified evaluates the preconditions of a response without an entity tag. It reports whether it has
+// sent 304 instead.
 func notModified(c *gin.Context, vary string) (bool, error) {
 	unmodified, err := httpjson.CheckPreconditions(c.Request, httpjson.NoTag)
 	if unmodified {
