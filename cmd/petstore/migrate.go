@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -169,42 +166,6 @@ func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrati
 	}
 	return p.confirm(ctx, "migrate down reverts "+latest+" and deletes the data that it drops",
 		fmt.Sprintf("Revert %s in %s and delete the data that it drops?", latest, postgres.Name(c.directURL())), "reverted")
-}
-
-// confirm asks a question on the terminal. It returns an error unless the reply is yes, or if there
-// is no terminal. The effect says what the command does, and done is the participle of that.
-func (p *program) confirm(ctx context.Context, effect, question, done string) error {
-	if !isTerminal(p.stdin) {
-		return errors.New(effect + "; confirm it with --yes")
-	}
-	fmt.Fprint(p.stderr, question, " [y/N] ")
-	line, _ := interruptible(ctx, func() (string, error) { return bufio.NewReader(p.stdin).ReadString('\n') }) // end of input means no
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(line))) {
-		return errors.New("nothing was " + done + ", because the reply was not yes")
-	}
-	return nil
-}
-
-// interruptible returns what a function reads, or the error of ctx as soon as ctx ends.
-func interruptible[T any](ctx context.Context, read func() (T, error)) (content T, err error) {
-	type result struct {
-		content T
-		err     error
-	}
-	done := make(chan result, 1)
-	go func() {
-		content, err := read()
-		done <- result{content, err}
-	}()
-	select {
-	case r := <-done:
-		return r.content, r.err
-	case <-ctx.Done():
-		return content, ctx.Err()
-	}
 }
 
 func (p *program) migrateStatus(ctx context.Context, m *postgres.Migrations, asJSON bool) error {
