@@ -17,8 +17,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -43,7 +41,6 @@ const (
 	idleTimeout      = 30 * time.Second
 	idlePerHost      = 4
 	maxResponseBytes = 64 << 10 // of the header
-	silence          = 10 * time.Second
 )
 
 // RefusedError says why a URL is not allowed.
@@ -311,22 +308,4 @@ func isInternalName(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	return last == host || slices.Contains(internalDomains, last)
-}
-
-// Pings lets a client notice that a connection over HTTP/2 is dead. Otherwise all requests would go to
-// that connection for minutes, because a timeout ends only their streams.
-func Pings() *http.HTTP2Config {
-	return &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence}
-}
-
-// IsClosed reports whether an error of a client says that the server closed the connection, or over
-// HTTP/2 the stream, before the response. The errors of HTTP/2 have no exported types.
-func IsClosed(err error) bool {
-	for _, closed := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
-		if errors.Is(err, closed) {
-			return true
-		}
-	}
-	text := fmt.Sprint(err)
-	return strings.Contains(text, "; received from peer") || strings.Contains(text, "http2: server sent GOAWAY") || strings.Contains(text, "http2: client connection lost")
 }
