@@ -40,22 +40,17 @@ func (s *Server) getReport(c *gin.Context) error {
 		return err
 	}
 	judged := report.Judge(record, s.options.BaseURL+docs.HomePath+"/")
-	notModified, err := httpjson.CheckPreconditions(c.Request, httpjson.NoTag)
-	if err != nil {
+	const vary = "Origin, Accept"
+	if unmodified, err := gate.NotModified(c, vary); unmodified || err != nil {
 		return err
 	}
 	c.Header("Cache-Control", "private, no-store")
-	switch {
-	case notModified:
-		c.Status(http.StatusNotModified)
-	case gate.PrefersMarkdown(c.Request.Header):
-		c.Header("Vary", "Origin, Accept")
+	c.Header("Vary", vary)
+	if gate.PrefersMarkdown(c.Request.Header) {
 		httpjson.Send(c.Writer, http.StatusOK, gate.MarkdownType+"; charset=utf-8", []byte(judged.Markdown()))
-	default:
-		c.Header("Vary", "Origin, Accept")
-		return httpjson.Write(c.Writer, judged)
+		return nil
 	}
-	return nil
+	return httpjson.Write(c.Writer, judged)
 }
 
 // readReported reads what the report on a sandbox is about. It counts as a count of its payer, who may

@@ -58,7 +58,9 @@ func TestReport(t *testing.T) {
 	if kind := page.header.Get("Content-Type"); kind != "text/markdown; charset=utf-8" || !strings.Contains(string(page.body), "| [Use no deprecated operation](/docs/requests#deprecation) | Once, the client") {
 		t.Errorf("the page is %s: %s", kind, page.body)
 	}
-	p.do("GET", ownReport, nil, "If-None-Match", "*", "Accept", "text/markdown").want(304)
+	if got := p.do("GET", ownReport, nil, "If-None-Match", "*", "Accept", "text/markdown").want(304).header.Get("Vary"); got != page.header.Get("Vary") {
+		t.Errorf("the 304 has Vary: %s", got)
+	}
 	parent.get(ownReport).wantError(409, "not_a_sandbox")
 	parent.get("/sandboxes/sbx_9007199254740991/report").wantError(404, "sandbox_not_found")
 	p.get(ownReport + "?x=1").want(400)

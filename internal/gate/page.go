@@ -41,9 +41,9 @@ type Page struct {
 	ContentType string
 }
 
-// notModified evaluates the preconditions of a response without an entity tag. It reports whether it has
-// sent 304 instead.
-func notModified(c *gin.Context, vary string) (bool, error) {
+// NotModified evaluates the preconditions of a response without an entity tag. It reports whether it has
+// sent 304 instead, with the Vary of the response.
+func NotModified(c *gin.Context, vary string) (bool, error) {
 	unmodified, err := httpjson.CheckPreconditions(c.Request, httpjson.NoTag)
 	if unmodified {
 		c.Header("Cache-Control", "private, no-store")
@@ -61,7 +61,7 @@ func (g *Gate) WritePage(c *gin.Context, page Page) error {
 	if state.route.has(Streams) {
 		vary = varyOfEvents
 	}
-	if unmodified, err := notModified(c, vary); unmodified || err != nil {
+	if unmodified, err := NotModified(c, vary); unmodified || err != nil {
 		return err
 	}
 	encoded := page.Items

@@ -77,7 +77,7 @@ func (p *Part) Add(id, kind string, value any) error {
 // error of Stream says that the account has too many. The request has no place among those in
 // progress, except while it reads.
 func (g *Gate) Stream(c *gin.Context, watched Watched, first Part, read func(context.Context) (Part, error)) error {
-	if unmodified, err := notModified(c, varyOfEvents); unmodified || err != nil {
+	if unmodified, err := NotModified(c, varyOfEvents); unmodified || err != nil {
 		return err
 	}
 	state := requestOf(c)
@@ -182,7 +182,8 @@ func (s *stream) keyWorks() bool {
 // keepAlive sends a few bytes if the stream has been silent for long. The client has all
 // its events up to an id. If it does not know that, it gets the id, without data.
 // EventSource then sends it as Last-Event-ID, and dispatches no event. So the cursor of a
-// stream does not expire when the account has no event of its types for 30 days.
+// stream does not expire when the account has no event of its types for 30 days. Then it looks
+// whether the account is still there.
 func (s *stream) keepAlive(part Part) {
 	if s.gate.options.Now().Sub(s.sent) < heartbeat {
 		return
