@@ -262,7 +262,7 @@ func (r *run) pass(ctx context.Context) error {
 // whether nothing remains to be done, also because the pet was not imported.
 func (r *run) isDone(one *row) bool {
 	if r.final {
-		return one.resource != inventory || r.Source.units[one.number("petId")] == 0 || r.journal.settled[one.line] || r.mapID(one, "petId", pets) != nil
+		return one.resource != inventory || r.Source.units[one.number("petId")] == 0 || r.journal.settled[one.line] || r.newID(pets, one.number("petId")) == 0
 	}
 	id := r.journal.known(one.line)
 	if id != 0 {
@@ -291,7 +291,9 @@ func (r *run) handle(ctx context.Context, one *row) {
 	case one.failure != nil:
 		err = one.failure
 	case r.final:
-		err = r.settle(ctx, one)
+		if err = r.mapID(one, "petId", pets); err == nil {
+			err = r.settle(ctx, one)
+		}
 	default:
 		hash, old = one.hash(), one.number("id")
 		id, err = one.resource.put(r, ctx, one)

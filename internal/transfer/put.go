@@ -229,15 +229,20 @@ func (r *run) remember(of *Resource, old, id int64) {
 	}
 }
 
+// newID returns the new id of a category or a pet of an archive, or 0 if it was not imported.
+func (r *run) newID(of *Resource, old int64) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mapped[of][old]
+}
+
 // mapID replaces an id of an archive by the new one.
 func (r *run) mapID(one *row, name string, of *Resource) error {
 	old := one.number(name)
 	if r.Source.Resource != nil || old == 0 {
 		return nil
 	}
-	r.mu.Lock()
-	id := r.mapped[of][old]
-	r.mu.Unlock()
+	id := r.newID(of, old)
 	if id == 0 {
 		return wrong(name, "unknown_"+of.Kind, "The archive has no %s %d before this line, or it was not imported.", of.Kind, old)
 	}
