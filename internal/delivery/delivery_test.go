@@ -94,7 +94,7 @@ func (f *feed) open() *postgres.DB {
 func (f *feed) options() delivery.Options {
 	f.t.Helper()
 	return delivery.Options{
-		DB:     f.open(),
+		DB:     f.db,
 		Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Transport: http.DefaultTransport.(*http.Transport).Clone()},
 		Vault:  &webhook.Vault{},
 		Disabled: func(_ context.Context, _ *db.Queries, _ int64, id string) ([]byte, error) {
