@@ -943,7 +943,7 @@ WHERE w.account_id = $1
   AND w.status = 'enabled'
   AND (w.lease_until IS NULL OR w.lease_until <= statement_timestamp())
   AND (w.retry_at IS NULL OR w.retry_at <= statement_timestamp())
-RETURNING w.lease
+RETURNING w.lease, w.retry_at
 `
 
 type WebhookClaimParams struct {
@@ -951,13 +951,18 @@ type WebhookClaimParams struct {
 	ID        string
 }
 
-// Claims a webhook for a process, and returns the number of its lease. No row means that
-// another process delivers, or that nobody may at present.
-func (q *Queries) WebhookClaim(ctx context.Context, arg WebhookClaimParams) (int64, error) {
+type WebhookClaimRow struct {
+	Lease   int64
+	RetryAt *time.Time
+}
+
+// Claims a webhook for a process, and returns the number of its lease and the time when a pause
+// before it ended. No row means that another process delivers, or that nobody may at present.
+func (q *Queries) WebhookClaim(ctx context.Context, arg WebhookClaimParams) (WebhookClaimRow, error) {
 	row := q.db.QueryRow(ctx, webhookClaim, arg.AccountID, arg.ID)
-	var lease int64
-	err := row.Scan(&lease)
-	return lease, err
+	var i WebhookClaimRow
+	err := row.Scan(&i.Lease, &i.RetryAt)
+	return i, err
 }
 
 const webhookDisable = `-- name: WebhookDisable :exec
@@ -1137,7 +1142,7 @@ func (q *Queries) WebhookSettle(ctx context.Context, arg WebhookSettleParams) er
 }
 
 const webhookTarget = `-- name: WebhookTarget :one
-SELECT w.url, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret, w.failures, w.retry_at,
+SELECT w.url, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret, w.failures,
        (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
@@ -1161,7 +1166,6 @@ type WebhookTargetRow struct {
 	BothSecrets    bool
 	PreviousSecret []byte
 	Failures       int32
-	RetryAt        *time.Time
 	IsSlow         bool
 }
 
@@ -1175,7 +1179,6 @@ func (q *Queries) WebhookTarget(ctx context.Context, arg WebhookTargetParams) (W
 		&i.BothSecrets,
 		&i.PreviousSecret,
 		&i.Failures,
-		&i.RetryAt,
 		&i.IsSlow,
 	)
 	return i, err

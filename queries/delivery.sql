@@ -99,8 +99,8 @@ WHERE account_id = @account_id
   AND id = ANY (@ids::text[]);
 
 -- name: WebhookClaim :one
--- Claims a webhook for a process, and returns the number of its lease. No row means that
--- another process delivers, or that nobody may at present.
+-- Claims a webhook for a process, and returns the number of its lease and the time when a pause
+-- before it ended. No row means that another process delivers, or that nobody may at present.
 UPDATE webhooks AS w
 SET lease = w.lease + 1, lease_until = statement_timestamp() + interval '15 seconds'
 FROM account_state AS s
@@ -111,7 +111,7 @@ WHERE w.account_id = @account_id
   AND w.status = 'enabled'
   AND (w.lease_until IS NULL OR w.lease_until <= statement_timestamp())
   AND (w.retry_at IS NULL OR w.retry_at <= statement_timestamp())
-RETURNING w.lease;
+RETURNING w.lease, w.retry_at;
 
 -- name: WebhooksRenew :many
 -- Renews leases of webhooks of an account, and returns the webhooks whose lease a process
@@ -135,7 +135,7 @@ WHERE account_id = @account_id
 
 -- name: WebhookTarget :one
 -- Returns what a process must know of a webhook that it has claimed.
-SELECT w.url, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret, w.failures, w.retry_at,
+SELECT w.url, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret, w.failures,
        (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id

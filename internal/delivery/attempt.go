@@ -50,8 +50,7 @@ type target struct {
 	url      string
 	secrets  []standardwebhooks.Secret // at least one
 	isSlow   bool
-	failures int // failed attempts in a row
-	retryAt  time.Time
+	failures int       // failed attempts in a row
 	readAt   time.Time // by this process
 }
 

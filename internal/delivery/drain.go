@@ -89,7 +89,7 @@ func (d *drain) read(ctx context.Context, queue chan<- delivery) error {
 	}
 	d.failures = to.failures
 	if d.isProbe = to.failures >= maxFailures; d.isProbe {
-		return d.readProbe(ctx, to.retryAt, queue)
+		return d.readProbe(ctx, queue)
 	}
 	if to.isSlow && !d.isSlow {
 		return nil // the next turn has a place for slow webhooks
@@ -120,9 +120,8 @@ func (d *drain) batch() int32 {
 
 // readProbe reads one delivery: the first that has become due since the pause ended or a
 // request ended it, or else the one that is due longest.
-func (d *drain) readProbe(ctx context.Context, since time.Time, queue chan<- delivery) error {
-	d.probedAt = since
-	due, err := d.due(ctx, position{at: since}, 1)
+func (d *drain) readProbe(ctx context.Context, queue chan<- delivery) error {
+	due, err := d.due(ctx, position{at: d.probedAt}, 1)
 	if err == nil && len(due) == 0 {
 		due, err = d.due(ctx, position{}, 1)
 	}
@@ -166,9 +165,6 @@ func (d *drain) targetOf(ctx context.Context, row db.WebhookTargetRow) (*target,
 		return nil, fmt.Errorf("%w: %w", errSecret, err)
 	}
 	to := &target{url: row.URL, secrets: []standardwebhooks.Secret{current}, isSlow: row.IsSlow, failures: int(row.Failures), readAt: time.Now()}
-	if row.RetryAt != nil {
-		to.retryAt = *row.RetryAt
-	}
 	if row.BothSecrets {
 		previous, err := d.options.Vault.Open(of, row.PreviousSecret)
 		if err == nil {

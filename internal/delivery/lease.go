@@ -122,12 +122,16 @@ func (d *drain) claim(ctx context.Context) (claimed bool, err error) {
 	defer leave()
 	d.renewed = time.Now()
 	d.until = d.renewed.Add(slice)
-	d.lease, err = d.queries.WebhookClaim(ctx, db.WebhookClaimParams{AccountID: d.AccountID, ID: d.WebhookID})
+	claim, err := d.queries.WebhookClaim(ctx, db.WebhookClaimParams{AccountID: d.AccountID, ID: d.WebhookID})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("delivery: claiming a webhook: %w", err)
+	}
+	d.lease = claim.Lease
+	if claim.RetryAt != nil {
+		d.probedAt = *claim.RetryAt
 	}
 	d.Worker.mu.Lock()
 	defer d.Worker.mu.Unlock()

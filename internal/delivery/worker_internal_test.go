@@ -208,27 +208,36 @@ func TestLookAt(t *testing.T) {
 	}
 }
 
-// TestProbe: after ten failures in a row, a drain reads one delivery. Before, it reads all.
+// TestProbe: after ten failures in a row, a drain reads one delivery. Before, it reads all. The
+// pause before has ended when the drain has claimed the webhook, whatever a request asks for then.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	leased := sound
-	leased.lease, leased.rows[1] = leaseValid, row{rows: 1, due: true, attempts: firstAttempts}
-	l.store([]trial{{stored: leased}, {stored: leased}})
+	free := sound
+	free.rows[1] = row{rows: 1, due: true, attempts: firstAttempts}
+	l.store([]trial{{stored: free}, {stored: free}})
+	longAgo := time.Unix(1e9, 0)
+	var d *drain
 	for i, want := range []int{2, 1} {
-		l.exec("UPDATE webhooks SET failures = $1, retry_at = now() WHERE account_id = $2", maxFailures-1+i, endpointOf(i).AccountID)
-		d := l.drain(endpointOf(i), process{current: true})
-		d.renewed = time.Now()
-		d.until = d.renewed.Add(slice)
-		l.worker.leases[d] = true
+		to := endpointOf(i)
+		l.exec("UPDATE webhooks SET failures = $1, retry_at = $2 WHERE account_id = $3", maxFailures-1+i, longAgo, to.AccountID)
+		d = &drain{Worker: l.worker, endpoint: to, payer: to.AccountID, pool: l.worker.fast, ending: t.Context().Done()}
+		if claimed, err := d.claim(t.Context()); err != nil || !claimed || !d.probedAt.Equal(longAgo) {
+			t.Fatalf("claimed %t at %s, %v", claimed, d.probedAt, err)
+		}
+		if err := l.queries.WebhookProbe(t.Context(), db.WebhookProbeParams{AccountID: to.AccountID, ID: to.WebhookID}); err != nil {
+			t.Fatal(err)
+		}
 		queue := make(chan delivery, maxEvents)
 		if err := d.read(t.Context(), queue); err != nil || len(queue) != want || d.isProbe != (want == 1) {
 			t.Errorf("after %d failures, a drain reads %d deliveries, %v; want %d", maxFailures-1+i, len(queue), err, want)
 		}
+		if !d.probedAt.Equal(longAgo) {
+			t.Errorf("after %d failures, a request ended the pause at %s", maxFailures-1+i, d.probedAt)
+		}
 	}
-	d := l.drain(endpointOf(1), process{current: true})
 	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
-	if queue := make(chan delivery, 1); d.readProbe(t.Context(), time.Now(), queue) != nil || len(queue) > 0 {
+	if queue := make(chan delivery, 1); d.readProbe(t.Context(), queue) != nil || len(queue) > 0 {
 		t.Error("a probe without a delivery that is due fails")
 	}
 }
