@@ -720,6 +720,8 @@ func TestSandboxIsFull(t *testing.T) {
 	inside.del(fmt.Sprintf("/store/orders/%d", decode[[]order](inside.get("/store/orders?complete=false&limit=1").want(200))[0].ID)).want(204)
 	inside.newOrder(1, 1)
 	inside.post("/store/orders", object{"petId": 1}).wantError(409, "sandbox_full")
+	inside.post("/store/orders", object{"petId": 999}).wantError(422, "unknown_pet")
+	inside.post("/pets", object{"name": "new", "categoryId": 999}).wantError(422, "unknown_category")
 	inside.post("/sandboxes/current/reset", nil).want(204)
 	inside.newOrder(inside.newPet("after the reset", 1), 1)
 }

@@ -96,6 +96,9 @@ func (s *Server) retryWebhookDelivery(c *gin.Context) error {
 			return nil, err
 		}
 		row, err := queries.WebhookDeliveryRetry(ctx, db.WebhookDeliveryRetryParams{AccountID: gate.Caller(c).AccountID, WebhookID: at.ID, ID: id})
+		if err == nil && at.Status != webhook.Enabled {
+			err = errWebhookDisabled
+		}
 		return deliveryFrom(db.WebhookDeliveryListRow(row)), orNotFound(err, errDeliveryNotFound)
 	})
 }

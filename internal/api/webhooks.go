@@ -279,7 +279,8 @@ func (s *Server) probeWebhook(c *gin.Context) error {
 
 // accept runs a change that makes deliveries to the webhook in the path due, and sends its
 // result with 202. Location leads to the delivery, or to all deliveries of the webhook. The
-// change counts in a pool. The webhook must be enabled. The worker starts at once.
+// change counts in a pool. The webhook must be enabled. If the path names a delivery, the change
+// checks that after the delivery. The worker starts at once.
 func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func(context.Context, *db.Queries, db.WebhookGetLockedRow) (any, error)) error {
 	if err := checkUntagged(c.Request); err != nil {
 		return err
@@ -289,7 +290,7 @@ func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func
 		switch {
 		case err != nil:
 			return nil, err
-		case at.Status != webhook.Enabled:
+		case at.Status != webhook.Enabled && c.Param("deliveryId") == "":
 			return nil, errWebhookDisabled
 		}
 		return change(ctx, queries, at)

@@ -445,7 +445,10 @@ func TestRetryDelivery(t *testing.T) {
 	if last, _ := left[len(left)-1].(map[string]any); len(left) != 49 || last["durationMs"] != 4711.0 {
 		t.Errorf("%d attempts are left of 60, and the last one is %v", len(left), last)
 	}
+	p.do("PATCH", hook.path(), object{"status": "disabled"}).want(200)
+	p.do("POST", hook.path()+"/deliveries/"+many.ID+"/retry", nil).wantError(409, "webhook_disabled")
 	p.do("POST", hook.path()+"/deliveries/x/retry", nil).wantError(404, "delivery_not_found")
+	p.do("POST", hook.path()+"/deliveries/dlv_"+strings.Repeat("0", 32)+"/retry", nil).wantError(404, "delivery_not_found")
 }
 
 func TestListDeliveries(t *testing.T) {

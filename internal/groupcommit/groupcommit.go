@@ -410,7 +410,8 @@ func (s *State) decide(w *Write) (Result, error) {
 	if !s.waits && !s.has(w) {
 		return Result{}, errNotLocked
 	}
-	if s.store.Sandbox && w.Creates != account.NoRows && s.stored[w.Creates]+s.created[w.Creates] >= account.MaxRows {
+	isFull := s.store.Sandbox && w.Creates != account.NoRows && s.stored[w.Creates]+s.created[w.Creates] >= account.MaxRows
+	if isFull && s.has(w) { // Decide refuses a row that it refers to and that does not exist
 		return Result{}, account.ErrFull
 	}
 	response, err := w.Decide(s)
