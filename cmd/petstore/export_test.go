@@ -159,6 +159,11 @@ func TestArchive(t *testing.T) {
 	lone := newStore(t)
 	lone.fails([]string{lone.file("some.ndjson", `{"kind":"pet","id":1,"name":"a","categoryId":5}`+"\n"+`{"kind":"dog"}`+"\n")},
 		"some.ndjson:1: The archive has no category 5 before this line, or it was not imported.", "some.ndjson:2: `kind` must be category, pet, inventory or order.")
+	stock := `{"kind":"category","id":1,"name":"a"}
+		{"kind":"pet","id":1,"name":"a","categoryId":1}
+		{"kind":"inventory","petId":1,"quantity":1,"color":"red"}
+		{"kind":"order","petId":1}`
+	lone.fails([]string{lone.file("stock.ndjson", stock)}, "stock.ndjson:3: `color` ", "rows that were not imported: 2") // and the order
 }
 
 // TestCorrectedArchive: pets get their final stock and status when they and their orders are imported by a

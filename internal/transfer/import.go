@@ -77,16 +77,17 @@ type run struct {
 	mu         sync.Mutex
 	mapped     map[*Resource]map[int64]int64 // new ids by the ids of an archive
 	categories map[string]int64              // by the key of the name; 0: there is none
+	refused    map[int64]bool                // lines of an inventory
 }
 
 // Run imports the rows that are not imported yet. The error is nil if rows have failed, and ctx.Err if
 // ctx has ended. After each error but [ChoiceError], another Run continues.
 func (i *Import) Run(ctx context.Context) (Summary, error) {
-	r := &run{Import: i, mapped: map[*Resource]map[int64]int64{categories: {}, pets: {}}, categories: map[string]int64{}}
+	r := &run{Import: i, mapped: map[*Resource]map[int64]int64{categories: {}, pets: {}}, categories: map[string]int64{}, refused: map[int64]bool{}}
 	r.summary = Summary{File: i.Source.Name, Rows: i.Source.Rows}
 	i.done.Store(0)
 	i.skipped.Store(0)
-	if err := r.open(); err != nil {
+	if err := r.open(ctx); err != nil {
 		return r.summary, err
 	}
 	defer r.journal.file.Close()
@@ -99,7 +100,7 @@ func (i *Import) Run(ctx context.Context) (Summary, error) {
 }
 
 // open opens the journal and decides about the rows in doubt.
-func (r *run) open() error {
+func (r *run) open(ctx context.Context) error {
 	name := r.Source.Name
 	if r.Source.spool != "" {
 		name = filepath.Join(r.Dir, "stdin."+r.Source.digest[:12])
@@ -115,25 +116,26 @@ func (r *run) open() error {
 	j := r.journal
 	switch {
 	case j.Digest == h.Digest:
-		if err = r.decide(); err == nil {
-			err = r.restock(false)
+		if err = r.decide(ctx); err == nil {
+			err = r.restock(ctx, false)
 		}
 		return err
 	case len(j.begun) > 0:
 		return &ChoiceError{fmt.Sprintf("%s has changed since its import was interrupted, when %s; undo the changes, import the file, then change and import it again", r.Source.Name, onTheirWay(slices.Sorted(maps.Keys(j.begun))))}
 	default:
-		return j.adopt(h.Digest, r.each, func() error { return r.restock(true) })
+		each := func(do func(*row) error) error { return r.each(ctx, do) }
+		return j.adopt(h.Digest, each, func() error { return r.restock(ctx, true) })
 	}
 }
 
 // restock forgets rows of the inventory of an archive, so that they are sent again: the stock of pets that
 // are new or have new orders, unless an import of the same file has set it for these orders.
-func (r *run) restock(isChanged bool) error {
+func (r *run) restock(ctx context.Context, isChanged bool) error {
 	if r.Source.Resource != nil || !isChanged && len(r.journal.settled) == 0 {
 		return nil
 	}
 	isNew := map[int64]bool{} // by the ids of pets
-	err := r.each(func(one *row) error {
+	err := r.each(ctx, func(one *row) error {
 		if r.journal.known(one.line) != 0 {
 			return nil
 		}
@@ -148,7 +150,7 @@ func (r *run) restock(isChanged bool) error {
 	if err != nil || len(isNew) == 0 {
 		return err
 	}
-	return r.each(func(one *row) error {
+	return r.each(ctx, func(one *row) error {
 		isDone := one.resource == inventory && r.journal.known(one.line) != 0
 		if isDone && isNew[one.number("petId")] && (isChanged || r.journal.settled[one.line]) {
 			return r.journal.note(formatFailed(one.line))
@@ -158,13 +160,13 @@ func (r *run) restock(isChanged bool) error {
 }
 
 // decide skips the rows in doubt that the server may not recognize, or returns an error, if they must not be sent.
-func (r *run) decide() error {
+func (r *run) decide(ctx context.Context) error {
 	lines, why := r.journal.unrecognized()
 	switch {
 	case len(lines) == 0 || r.InDoubt == "send":
 		return nil
 	case r.InDoubt == "skip":
-		return r.each(func(one *row) error {
+		return r.each(ctx, func(one *row) error {
 			if !slices.Contains(lines, one.line) {
 				return nil
 			}
@@ -191,11 +193,11 @@ func onTheirWay(lines []int64) string {
 }
 
 // each reads the file again. The error does not name it.
-func (r *run) each(do func(*row) error) error {
+func (r *run) each(ctx context.Context, do func(*row) error) error {
 	in, err := openLines(r.Source.path)
 	if err == nil {
 		defer in.file.Close()
-		err = r.Source.each(in, do)
+		err = r.Source.each(ctx, in, do)
 	}
 	return err
 }
@@ -219,7 +221,7 @@ func (r *run) pass(ctx context.Context) error {
 		})
 	}
 	var last *Resource
-	err := r.each(func(one *row) error {
+	err := r.each(ctx, func(one *row) error {
 		if one.resource != last {
 			pending.Wait()
 			last = one.resource
@@ -228,7 +230,7 @@ func (r *run) pass(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		if _, one.inDoubt = r.journal.begun[one.line]; one.inDoubt {
-			if err := r.decide(); err != nil { // time has passed since [run.open]
+			if err := r.decide(ctx); err != nil { // time has passed since [run.open]
 				return err
 			}
 			delete(r.journal.begun, one.line)
@@ -259,10 +261,10 @@ func (r *run) pass(ctx context.Context) error {
 }
 
 // isDone reports whether an earlier import has sent a row, and counts it. With the final stock, it reports
-// whether nothing remains to be done, also because the pet was not imported.
+// whether nothing remains to be done, also because the pet or its stock was not imported.
 func (r *run) isDone(one *row) bool {
 	if r.final {
-		return one.resource != inventory || r.Source.units[one.number("petId")] == 0 || r.journal.settled[one.line] || r.newID(pets, one.number("petId")) == 0
+		return one.resource != inventory || r.Source.units[one.number("petId")] == 0 || r.journal.settled[one.line] || r.refused[one.line] || r.newID(pets, one.number("petId")) == 0
 	}
 	id := r.journal.known(one.line)
 	if id != 0 {
@@ -331,6 +333,9 @@ func (r *run) fail(one *row, wrong RowErrors) error {
 	r.reporting.Lock()
 	defer r.reporting.Unlock()
 	r.summary.Failed++
+	if one.resource == inventory {
+		r.refused[one.line] = true
+	}
 	if r.Failed != nil {
 		r.Failed(wrong)
 	}
@@ -347,7 +352,7 @@ func (r *run) key(of any) string {
 // Check reports the mistakes of the rows that the spec forbids, and sends nothing.
 func (s *Source) Check(ctx context.Context, failed func(RowErrors)) (Summary, error) {
 	summary := Summary{File: s.Name, Rows: s.Rows}
-	err := (&run{Import: &Import{Source: s}}).each(func(one *row) error {
+	err := (&run{Import: &Import{Source: s}}).each(ctx, func(one *row) error {
 		if wrong, ok := errors.AsType[RowErrors](one.validate()); ok {
 			for i := range wrong {
 				wrong[i].File, wrong[i].Line = s.Name, one.line
@@ -355,7 +360,7 @@ func (s *Source) Check(ctx context.Context, failed func(RowErrors)) (Summary, er
 			summary.Failed++
 			failed(wrong)
 		}
-		return ctx.Err()
+		return nil
 	})
 	return summary, s.explain(err)
 }

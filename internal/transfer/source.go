@@ -123,11 +123,8 @@ func (s *Source) survey(ctx context.Context, resource string) error {
 	}
 	in.digest = sha256.New()
 	last := 0
-	err = s.each(in, func(r *row) error {
+	err = s.each(ctx, in, func(r *row) error {
 		s.Rows++
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
 		if s.Resource != nil || len(r.failure) > 0 {
 			return nil
 		}
@@ -152,8 +149,14 @@ func (s *Source) explain(err error) error {
 	return err
 }
 
-// each calls a function with each row of the file, until it returns an error.
-func (s *Source) each(in *lines, do func(*row) error) error {
+// each calls a function with each row of the file, until it returns an error or ctx ends.
+func (s *Source) each(ctx context.Context, in *lines, handle func(*row) error) error {
+	do := func(r *row) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return handle(r)
+	}
 	if s.isCSV {
 		return s.eachRecord(in, do)
 	}
