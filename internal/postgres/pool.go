@@ -5,6 +5,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -95,14 +96,19 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 }
 
 // OpenAs is [Open] with an application_name, which pg_stat_activity shows. A name in the URL
-// comes first.
+// comes first, after "petstore", by which after-restore and deploy/backup/cutover.sh recognize
+// processes.
 func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.QueryTracer) (*DB, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	if named := config.ConnConfig.RuntimeParams; named["application_name"] == "" {
-		named["application_name"] = name
+	params := config.ConnConfig.RuntimeParams
+	switch given := params["application_name"]; {
+	case given == "":
+		params["application_name"] = name
+	case !strings.HasPrefix(given, "petstore"):
+		params["application_name"] = "petstore " + given
 	}
 	wanted := boundSession(config.ConnConfig)
 	forWrites := max(1, maxConns-keptForReads)

@@ -88,7 +88,7 @@ func TestSessionLimits(t *testing.T) {
 		want map[string]string
 	}{
 		{open(t, database.URL, 1), map[string]string{"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s", "TimeZone": "UTC", "jit": "off", "application_name": "petstore"}},
-		{open(t, database.URL, 1, "statement_timeout", "1s", "application_name", "ours"), map[string]string{"statement_timeout": "1s", "lock_timeout": "2s", "application_name": "ours"}},
+		{open(t, database.URL, 1, "statement_timeout", "1s", "application_name", "ours"), map[string]string{"statement_timeout": "1s", "lock_timeout": "2s", "application_name": "petstore ours"}},
 	} {
 		for name, want := range test.want {
 			var got string
