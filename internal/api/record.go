@@ -322,6 +322,7 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 		if err != nil {
 			return part, err
 		}
+		at = min(at, end) // a crash of the database may lose the newest requests, whose numbers return
 		rows, err := s.queries.ExchangesAfter(ctx, q.next(at, streamPage))
 		for _, row := range rows {
 			r := recordedRequestFrom(q.account, db.ExchangeListRow(row))

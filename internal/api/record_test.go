@@ -296,6 +296,22 @@ func TestRecordWaits(t *testing.T) {
 	stream.wantRequest(200)
 }
 
+// TestStreamAfterALoss: if a crash of the database has lost the newest requests, a stream that has
+// sent them goes on with those that get the same numbers.
+func TestStreamAfterALoss(t *testing.T) {
+	t.Parallel()
+	parent := start(t)
+	id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
+	p := parent.as(key)
+	p.recordRequests(id, 1, 2)
+	stream := p.stream(ownRecord, "Last-Event-ID", fmt.Sprintf("req_%d_5", id))
+	p.until("the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
+	p.recordRequests(id, 3, 3)
+	if got, _ := stream.next(); got["id"] != fmt.Sprintf("req_%d_3", id) {
+		t.Errorf("the stream goes on with %v", got)
+	}
+}
+
 // TestPagesAfterLatest: the pages after `latest` have all requests that have ended since, also
 // those that do not fit into the first page.
 func TestPagesAfterLatest(t *testing.T) {
