@@ -36,6 +36,9 @@ const (
 
 	maxLine  = 1 << 20  // bytes; an event has less than 64 KiB
 	maxError = 64 << 10 // bytes of the body of an error
+
+	// storeReset is the only type of events that may skip numbers, after the restore of a backup.
+	storeReset = "store.reset"
 )
 
 // Event is an event of the feed.
@@ -228,13 +231,14 @@ func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *
 	return cmp.Or(context.Cause(ctx), lines.Err(), errors.New("the server ended the stream"))
 }
 
-// receive handles an event. The numbers of all events have no gaps.
+// receive handles an event. The numbers of all events have no gaps, except before a [storeReset].
 func (f *Feed) receive(data []byte, handle func(Event) error) error {
 	event := Event{JSON: data}
 	if err := json.Unmarshal(data, &event); err != nil || event.ID == "" {
 		return fmt.Errorf("%w: it has data that is not an event", ErrNotFeed)
 	}
-	if f.last > 0 && len(f.Types) == 0 && event.Sequence != f.last+1 {
+	follows := event.Sequence == f.last+1 || event.Sequence > f.last && event.Type == storeReset
+	if f.last > 0 && len(f.Types) == 0 && !follows {
 		return fmt.Errorf("%w: the stream has %s after %s", ErrGap, event.ID, f.After)
 	}
 	if err := handle(event); err != nil {

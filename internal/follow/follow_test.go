@@ -16,8 +16,11 @@ import (
 )
 
 // event is an event on a stream.
-func event(sequence int) string {
-	return fmt.Sprintf("id: evt_%d_00000000\nevent: pet.created\ndata: {\"id\":\"evt_%d_00000000\",\"sequence\":%d,\"type\":\"pet.created\"}\n\n", sequence, sequence, sequence)
+func event(sequence int) string { return eventOf("pet.created", sequence) }
+
+// eventOf is an event of a type on a stream.
+func eventOf(kind string, sequence int) string {
+	return fmt.Sprintf("id: evt_%d_00000000\nevent: %s\ndata: {\"id\":\"evt_%[1]d_00000000\",\"sequence\":%[1]d,\"type\":%[2]q}\n\n", sequence, kind)
 }
 
 // script is a server that sends one of its responses after the other, and then leaves the
@@ -138,6 +141,9 @@ func TestFollowEnds(t *testing.T) {
 		"gap":            {[]http.HandlerFunc{stream("retry: 1\n\n" + event(1) + event(3))}, nil, "evt_3_00000000 after evt_1_00000000"},
 		"gap of a type":  {[]http.HandlerFunc{stream(event(1) + event(3))}, []string{"pet.created"}, ""},
 		"gap after loss": {[]http.HandlerFunc{accepted, stream(event(3))}, nil, "events are missing"},
+		"restore":        {[]http.HandlerFunc{stream(event(1) + eventOf("store.reset", 1_000_000_002))}, nil, ""},
+		"restore later":  {[]http.HandlerFunc{accepted, stream(eventOf("store.reset", 1_000_000_002))}, nil, ""},
+		"earlier reset":  {[]http.HandlerFunc{stream(event(2) + eventOf("store.reset", 1))}, nil, "events are missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
