@@ -98,6 +98,8 @@ func TestUsageSentences(t *testing.T) {
 		"key create --account a --scope root": `--scope must be read, write or admin, but is "root"; see petstore key create --help`,
 		"key create --account a --expires-in soon": `--expires-in must be a duration such as 90d or 12h, ` +
 			`at most 100 years, but is "soon"; see petstore key create --help`,
+		"key create --account a --expires-in -200000d": `--expires-in must be a duration such as 90d or 12h, ` +
+			`at most 100 years, but is "-200000d"; see petstore key create --help`,
 		"key list":                 "--account is required: name the account whose keys to list; see petstore key list --help",
 		"key revoke":               "key revoke takes the id or the prefix of one API key, but got 0 arguments; see petstore key revoke --help",
 		"key rotate 1 2":           "key rotate takes the id or the prefix of one API key, but got 2 arguments; see petstore key rotate --help",

@@ -169,15 +169,16 @@ func parseExpiry(text string, now time.Time) (*time.Time, error) {
 	return &expiresAt, nil
 }
 
-// parseDays parses a Go duration, or a number of days such as 90d. It returns a longer
-// duration than [maxKeyExpiry] for any larger number of days.
+// parseDays parses a Go duration, or a number of days such as 90d. It limits a number of days to one
+// more than [maxKeyExpiry] on both sides of 0, so that the duration does not overflow.
 func parseDays(text string) (time.Duration, error) {
 	days, isDays := strings.CutSuffix(text, "d")
 	if !isDays {
 		return time.ParseDuration(text)
 	}
 	number, err := strconv.Atoi(days)
-	return time.Duration(min(number, int(maxKeyExpiry/day)+1)) * day, err
+	const limit = int(maxKeyExpiry/day) + 1
+	return time.Duration(max(-limit, min(number, limit))) * day, err
 }
 
 func (p *program) keyListCommand() *cobra.Command {

@@ -810,7 +810,7 @@ func TestParseExpiry(t *testing.T) {
 			t.Errorf("parseExpiry(%q) = %v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"d", "-1d", "0d", "90", "1e9d", "99999999999999999999d", "-5m", "100000h0d"} {
+	for _, text := range []string{"d", "-1d", "0d", "90", "1e9d", "99999999999999999999d", "200000d", "-200000d", "-5m", "100000h0d"} {
 		if got, err := parseExpiry(text, now); err == nil {
 			t.Errorf("parseExpiry(%q) = %v", text, got)
 		}
