@@ -222,7 +222,7 @@ func (q *Queries) DeliveriesInsert(ctx context.Context, arg DeliveriesInsertPara
 	return err
 }
 
-const deliveriesRecord = `-- name: DeliveriesRecord :exec
+const deliveriesRecord = `-- name: DeliveriesRecord :many
 UPDATE webhook_deliveries
 SET attempts = webhook_deliveries.attempts || made.attempt,
     status = CASE WHEN made.status <> 'delivered' AND webhook_deliveries.next_attempt_at > made.due_at THEN 'pending' ELSE made.status END,
@@ -235,6 +235,7 @@ WHERE webhook_deliveries.account_id = $2
   AND webhook_deliveries.id = ANY ($3::text[])
   AND webhook_deliveries.next_attempt_at IS NOT NULL
   AND jsonb_array_length(webhook_deliveries.attempts) = made.before
+RETURNING webhook_deliveries.id
 `
 
 type DeliveriesRecordParams struct {
@@ -248,13 +249,14 @@ type DeliveriesRecordParams struct {
 	NextAts   []time.Time
 }
 
-// Adds attempts to deliveries, with the time of the next attempt, or never. Only a pending
-// delivery has a next attempt. A condition on the status would let the planner read all
-// pending deliveries through their index. A delivery with other attempts before has had this
-// one recorded: COMMIT was lost, or another process has sent it too. A delivery that was due
-// later than this attempt was retried by a request meanwhile. Unless it is delivered, it stays due.
-func (q *Queries) DeliveriesRecord(ctx context.Context, arg DeliveriesRecordParams) error {
-	_, err := q.db.Exec(ctx, deliveriesRecord,
+// Adds attempts to deliveries, with the time of the next attempt, or never, and returns the ids of
+// these deliveries. Only a pending delivery has a next attempt. A condition on the status would
+// let the planner read all pending deliveries through their index. A delivery with other attempts
+// before has had this one recorded: COMMIT was lost, or another process has sent it too. A delivery
+// that was due later than this attempt was retried by a request meanwhile. Unless it is
+// delivered, it stays due.
+func (q *Queries) DeliveriesRecord(ctx context.Context, arg DeliveriesRecordParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, deliveriesRecord,
 		arg.Never,
 		arg.AccountID,
 		arg.Ids,
@@ -264,7 +266,22 @@ func (q *Queries) DeliveriesRecord(ctx context.Context, arg DeliveriesRecordPara
 		arg.Statuses,
 		arg.NextAts,
 	)
-	return err
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const deliveryEvents = `-- name: DeliveryEvents :many
@@ -1053,7 +1070,7 @@ func (q *Queries) WebhookHealth(ctx context.Context, arg WebhookHealthParams) er
 }
 
 const webhookLock = `-- name: WebhookLock :one
-SELECT status, types, after_sequence, unsettled_after, lease, failures, failing_since, retry_at, slow_until, statement_timestamp()::timestamptz AS now
+SELECT url, status, types, after_sequence, unsettled_after, lease, failures, failing_since, retry_at, slow_until, statement_timestamp()::timestamptz AS now
 FROM webhooks
 WHERE account_id = $1
   AND id = $2
@@ -1066,6 +1083,7 @@ type WebhookLockParams struct {
 }
 
 type WebhookLockRow struct {
+	URL            string
 	Status         string
 	Types          []string
 	AfterSequence  int64
@@ -1084,6 +1102,7 @@ func (q *Queries) WebhookLock(ctx context.Context, arg WebhookLockParams) (Webho
 	row := q.db.QueryRow(ctx, webhookLock, arg.AccountID, arg.ID)
 	var i WebhookLockRow
 	err := row.Scan(
+		&i.URL,
 		&i.Status,
 		&i.Types,
 		&i.AfterSequence,

@@ -186,18 +186,19 @@ WHERE w.account_id = @account_id
 -- name: WebhookLock :one
 -- Locks a webhook, so that the results of its deliveries are recorded one transaction after
 -- the other.
-SELECT status, types, after_sequence, unsettled_after, lease, failures, failing_since, retry_at, slow_until, statement_timestamp()::timestamptz AS now
+SELECT url, status, types, after_sequence, unsettled_after, lease, failures, failing_since, retry_at, slow_until, statement_timestamp()::timestamptz AS now
 FROM webhooks
 WHERE account_id = @account_id
   AND id = @id
 FOR NO KEY UPDATE;
 
--- name: DeliveriesRecord :exec
--- Adds attempts to deliveries, with the time of the next attempt, or never. Only a pending
--- delivery has a next attempt. A condition on the status would let the planner read all
--- pending deliveries through their index. A delivery with other attempts before has had this
--- one recorded: COMMIT was lost, or another process has sent it too. A delivery that was due
--- later than this attempt was retried by a request meanwhile. Unless it is delivered, it stays due.
+-- name: DeliveriesRecord :many
+-- Adds attempts to deliveries, with the time of the next attempt, or never, and returns the ids of
+-- these deliveries. Only a pending delivery has a next attempt. A condition on the status would
+-- let the planner read all pending deliveries through their index. A delivery with other attempts
+-- before has had this one recorded: COMMIT was lost, or another process has sent it too. A delivery
+-- that was due later than this attempt was retried by a request meanwhile. Unless it is
+-- delivered, it stays due.
 UPDATE webhook_deliveries
 SET attempts = webhook_deliveries.attempts || made.attempt,
     status = CASE WHEN made.status <> 'delivered' AND webhook_deliveries.next_attempt_at > made.due_at THEN 'pending' ELSE made.status END,
@@ -209,7 +210,8 @@ WHERE webhook_deliveries.account_id = @account_id
   AND webhook_deliveries.id = made.id
   AND webhook_deliveries.id = ANY (@ids::text[])
   AND webhook_deliveries.next_attempt_at IS NOT NULL
-  AND jsonb_array_length(webhook_deliveries.attempts) = made.before;
+  AND jsonb_array_length(webhook_deliveries.attempts) = made.before
+RETURNING webhook_deliveries.id;
 
 -- name: DeliveriesExpired :many
 -- Returns deliveries that are due at a webhook which fails, and older than a time.

@@ -296,8 +296,8 @@ func TestRecordWaits(t *testing.T) {
 	stream.wantRequest(200)
 }
 
-// TestStreamAfterALoss: if a crash of the database has lost the newest requests, a stream that has
-// sent them goes on with those that get the same numbers.
+// TestStreamAfterALoss: a crash of the database can lose the newest requests. A stream that has sent
+// them goes on with those that get their numbers.
 func TestStreamAfterALoss(t *testing.T) {
 	t.Parallel()
 	parent := start(t)

@@ -58,6 +58,7 @@ type target struct {
 type result struct {
 	delivery
 
+	url        string    // to which it was sent; empty: to none
 	at         time.Time // by the clock of the database, which signatures have, too
 	took       time.Duration
 	httpStatus int    // 0: there was no response
@@ -70,8 +71,15 @@ func (r *result) isSuccess() bool { return r.httpStatus/100 == 2 }
 
 func (r *result) isGone() bool { return r.httpStatus == http.StatusGone && !r.isProbe() }
 
-// isProbe reports whether the result says nothing about the health of the webhook.
 func (r *result) isProbe() bool { return webhook.IsProbe(r.eventType) }
+
+// isInjected reports whether a fault rule of the sandbox made the attempt fail.
+func (r *result) isInjected() bool {
+	return r.problem == webhook.Unsent || r.problem == webhook.LostResponse
+}
+
+// saysNothing reports whether the result says nothing about the health of the webhook.
+func (r *result) saysNothing() bool { return r.isProbe() || r.isInjected() || r.unsent != "" }
 
 // isRepeated reports whether the same event follows at once.
 func (r *result) isRepeated() bool {
@@ -123,6 +131,7 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 		r.problem = one.unsent
 		return r
 	}
+	r.url = to.url
 	if one.attempts == 0 {
 		d.options.Metrics.WebhookFirstAttempt(one.waited + began.Sub(one.readAt))
 	}

@@ -281,10 +281,10 @@ func (d *drain) note(r *result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case r.isProbe():
+	case r.saysNothing():
 	case r.isSuccess():
 		d.failures = 0
-	case r.unsent == "":
+	default:
 		d.failures++
 	}
 	d.stopped = d.stopped || d.failures >= maxFailures || r.took > slowAfter && !d.isSlow

@@ -488,7 +488,6 @@ func (m model) record(s *state, p *process, isLost bool) (isPossible bool, wrong
 		if one.state < slotSucceeded {
 			continue
 		}
-		isGone = isGone || one.state == slotGone
 		if (p.current || m.mistake == recordsAnyNumber) && to.status == rowPending && (to.attempts == one.attempts || m.mistake == recordsTwice) {
 			switch {
 			case !p.holds:
@@ -496,6 +495,7 @@ func (m model) record(s *state, p *process, isLost bool) (isPossible bool, wrong
 			case one.recorded:
 				wrong = "a process records a result twice"
 			}
+			isGone = isGone || one.state == slotGone
 			*to = m.recorded(*to, *one)
 			if one.recorded = true; one.state == slotFailed && to.status == rowFailed && to.attempts < maxAttempts {
 				wrong = "a delivery fails before its last attempt"

@@ -35,20 +35,28 @@ const (
 // settleMessages ends messages whose deliveries have decided about them. A message is
 // delivered when every webhook that subscribes has accepted it, and at least one webhook
 // has. It has failed when the attempts of one are exhausted. It has also failed when it has
-// expired and no webhook is still to get it. The messages map to the numbers of their
-// events. It returns the events of the change, which the caller must append to the feed.
-func settleMessages(ctx context.Context, queries *db.Queries, accountID int64, messages map[string]int64, expired bool) ([]event.Event, error) {
-	if len(messages) == 0 {
+// expired, from before a time, and no webhook is still to get it. It returns the events of the
+// change, which the caller must append to the feed.
+func settleMessages(ctx context.Context, queries *db.Queries, accountID int64, ids []string, expired time.Time) ([]event.Event, error) {
+	if len(ids) == 0 {
 		return nil, nil
 	}
-	locked, err := queries.MessagesLock(ctx, db.MessagesLockParams{AccountID: accountID, Ids: slices.Collect(maps.Keys(messages)), PageSize: page})
+	locked, err := queries.MessagesLock(ctx, db.MessagesLockParams{AccountID: accountID, Ids: ids, PageSize: page})
 	if err != nil || len(locked) == 0 {
 		return nil, err
 	}
-	// This statement comes after the lock, so it sees what other transactions have recorded.
+	// The next statements come after the lock, so they see what other transactions have recorded. A
+	// reset may have given an id to another message.
 	params := db.MessageVotesParams{AccountID: accountID, PageSize: page}
 	for _, m := range locked {
-		params.Ids, params.Sequences = append(params.Ids, m.ID), append(params.Sequences, messages[m.ID])
+		params.Ids = append(params.Ids, m.ID)
+	}
+	newest, err := eventsOf(ctx, queries, accountID, params.Ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range params.Ids {
+		params.Sequences = append(params.Sequences, newest[id].Sequence)
 	}
 	rows, err := queries.MessageVotes(ctx, params)
 	if err != nil {
@@ -61,7 +69,7 @@ func settleMessages(ctx context.Context, queries *db.Queries, accountID int64, m
 	changed := db.MessagesUpdateParams{AccountID: accountID}
 	var events []event.Event
 	for _, m := range locked {
-		kind, status := decide(votes[m.ID], expired)
+		kind, status := decide(votes[m.ID], m.CreatedAt.Before(expired))
 		if kind == "" {
 			continue
 		}
@@ -180,20 +188,16 @@ func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (more boo
 
 // settlePageOf adapts messages to a locked webhook, and returns the events of that.
 func settlePageOf(ctx context.Context, queries *db.Queries, to endpoint, webhook db.WebhookLockRow, ids []string) ([]event.Event, error) {
-	queued, err := eventsOf(ctx, queries, to.AccountID, ids)
-	if err != nil {
-		return nil, err
-	}
 	if webhook.Status == "enabled" && wants(webhook.Types, messageQueued) {
-		if err := catchUp(ctx, queries, to, webhook.AfterSequence, queued); err != nil {
+		queued, err := eventsOf(ctx, queries, to.AccountID, ids)
+		if err == nil {
+			err = catchUp(ctx, queries, to, webhook.AfterSequence, queued)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
-	messages := map[string]int64{}
-	for id, e := range queued {
-		messages[id] = e.Sequence
-	}
-	return settleMessages(ctx, queries, to.AccountID, messages, false)
+	return settleMessages(ctx, queries, to.AccountID, ids, time.Time{})
 }
 
 // catchUp adds deliveries of the messages that a webhook has neither accepted nor is still
@@ -263,7 +267,10 @@ func (w *Worker) expireMessages(ctx context.Context) error {
 			next.AfterTime, next.AfterAccount, next.AfterID = row.CreatedAt, row.AccountID, row.ID
 		}
 		for accountID, ids := range byAccount {
-			if err := w.expire(ctx, payers[accountID], accountID, ids); err != nil {
+			expire := func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+				return settleMessages(ctx, queries, accountID, ids, next.Before)
+			}
+			if err := w.change(ctx, payers[accountID], accountID, expire); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("delivery: the messages of account %d: %w", accountID, err))
 			}
 		}
@@ -271,19 +278,4 @@ func (w *Worker) expireMessages(ctx context.Context) error {
 			return failed
 		}
 	}
-}
-
-// expire ends the messages of an account that no webhook is to get.
-func (w *Worker) expire(ctx context.Context, payer, accountID int64, ids []string) error {
-	return w.change(ctx, payer, accountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
-		queued, err := eventsOf(ctx, queries, accountID, ids)
-		if err != nil {
-			return nil, err
-		}
-		messages := map[string]int64{}
-		for id, e := range queued {
-			messages[id] = e.Sequence
-		}
-		return settleMessages(ctx, queries, accountID, messages, true)
-	})
 }

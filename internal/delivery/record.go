@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -73,8 +72,13 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 	if err != nil {
 		return nil, err
 	}
+	results = slices.Clone(results)
+	results = slices.DeleteFunc(results, func(r result) bool { return r.url != "" && r.url != webhook.URL && !r.isSuccess() })
+	if len(results) == 0 { // the deliveries are still due, and the new URL gets them
+		return nil, nil
+	}
 	params := db.DeliveriesRecordParams{AccountID: d.AccountID, Never: never}
-	messages := map[string]int64{}
+	var messages []string
 	for _, r := range results {
 		attempt, err := httpjson.Encode(attempted{r.at.UTC().Truncate(time.Microsecond), r.milliseconds(), r.httpStatus, r.problem})
 		if err != nil {
@@ -87,24 +91,19 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 		params.DueAts = append(params.DueAts, r.position.at)
 		params.Befores = append(params.Befores, int32(r.attempts)) //nolint:gosec // at most maxAttempts, or those by request
 		if id, ok := strings.CutPrefix(r.subject, messagesPath); ok && r.isFinal() && r.eventType == messageQueued {
-			messages[id] = r.sequence
+			messages = append(messages, id)
 		}
 	}
-	if err := queries.DeliveriesRecord(ctx, params); err != nil {
+	recorded, err := queries.DeliveriesRecord(ctx, params)
+	if err != nil {
 		return nil, err
 	}
+	results = slices.DeleteFunc(results, func(r result) bool { return !slices.Contains(recorded, r.id) })
 	disabled, err := d.recordHealth(ctx, queries, webhook, results)
 	if err != nil {
 		return nil, err
 	}
-	if len(messages) > 0 { // a reset may have given the id to another message
-		newest, err := eventsOf(ctx, queries, d.AccountID, slices.Collect(maps.Keys(messages)))
-		if err != nil {
-			return nil, err
-		}
-		maps.DeleteFunc(messages, func(id string, sequence int64) bool { return sequence < newest[id].Sequence })
-	}
-	events, err := settleMessages(ctx, queries, d.AccountID, messages, false)
+	events, err := settleMessages(ctx, queries, d.AccountID, messages, time.Time{})
 	return append(events, disabled...), err
 }
 
@@ -146,10 +145,10 @@ func (d *drain) health(webhook db.WebhookLockRow, results []result) (after db.We
 	succeeded, failed := false, false
 	for _, r := range results {
 		switch {
-		case r.isProbe():
+		case r.saysNothing():
 		case r.isSuccess():
 			succeeded, after.Failures = true, 0
-		case r.unsent == "":
+		default:
 			failed = true
 			after.Failures++
 		}

@@ -436,13 +436,77 @@ func TestGivenUp(t *testing.T) {
 		to := endpointOf(i)
 		l.exec("UPDATE webhooks SET failures = 3, failing_since = now() - $1::interval, retry_at = now() - $2::interval WHERE account_id = $3", test.failing, test.retried, to.AccountID)
 		d := l.drain(to, process{current: true})
-		if err := d.record(t.Context(), []result{{delivery: delivery{unsent: test.unsent}, httpStatus: test.status}}); err != nil {
+		due, err := d.due(t.Context(), position{}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		due[0].unsent = test.unsent
+		if err := d.record(t.Context(), []result{{delivery: due[0], httpStatus: test.status}}); err != nil {
 			t.Fatal(err)
 		}
 		var status string
 		if err := l.owner.Pool.QueryRow(t.Context(), "SELECT status FROM webhooks WHERE account_id = $1", to.AccountID).Scan(&status); err != nil || status != test.want || d.stopped != (status == "disabled") {
 			t.Errorf("case %d: %s, stopped: %t, %v; want %s", i, status, d.stopped, err, test.want)
 		}
+	}
+}
+
+// TestFailureCountsOnce: if the connection breaks at COMMIT, a failure that is recorded again counts
+// once.
+func TestFailureCountsOnce(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.store([]trial{{stored: sound}})
+	d := l.drain(endpointOf(0), process{current: true})
+	due, err := d.due(t.Context(), position{}, 1)
+	for range 2 {
+		due[0].unsent = "" // the feed of the lab does not have the event
+		err = errors.Join(err, d.record(t.Context(), []result{{delivery: due[0], httpStatus: http.StatusBadGateway}}))
+	}
+	var failures int
+	if readErr := l.owner.Pool.QueryRow(t.Context(), "SELECT failures FROM webhooks").Scan(&failures); err != nil || readErr != nil || failures != 1 {
+		t.Errorf("%d failures, %v, %v", failures, err, readErr)
+	}
+}
+
+// beforeLock calls a function before the first statement that locks messages.
+type beforeLock func()
+
+func (do *beforeLock) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if *do != nil && strings.HasPrefix(data.SQL, "-- name: MessagesLock ") {
+		(*do)()
+		*do = nil
+	}
+	return ctx
+}
+
+func (do *beforeLock) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestResetBeforeSettling: a reset can give the id of a message to another one just before a
+// transaction locks it. The deliveries of the earlier one do not decide about it.
+func TestResetBeforeSettling(t *testing.T) {
+	t.Parallel()
+	var reset beforeLock
+	l := newLab(t, &reset)
+	l.store([]trial{{stored: stored{enabled: true, until: noUntil}}})
+	to, id := endpointOf(0), "msg_"+strings.Repeat("0", 32)
+	queue := func(sequence int) {
+		l.exec("INSERT INTO messages (account_id, id, message) VALUES ($1, $2, 'hello')", to.AccountID, id)
+		l.exec("INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES ($1, $2, now(), 1, 'message.queued', '/messages/' || $3, '{}')", to.AccountID, sequence, id)
+	}
+	queue(1)
+	l.exec("UPDATE webhooks SET types = '{message.queued}', after_sequence = 2")
+	l.exec("INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status) VALUES ($1, 'dlv_' || repeat('1', 32), $2, 'evt_1', 1, 'message.queued', 'delivered')", to.AccountID, to.WebhookID)
+	reset = func() {
+		l.exec("DELETE FROM messages")
+		queue(2)
+	}
+	err := l.worker.change(t.Context(), to.AccountID, to.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+		return settleMessages(ctx, queries, to.AccountID, []string{id}, time.Time{})
+	})
+	var status string
+	if readErr := l.owner.Pool.QueryRow(t.Context(), "SELECT status FROM messages").Scan(&status); err != nil || readErr != nil || status != "queued" || reset != nil {
+		t.Errorf("the new message is %s, %v, %v", status, err, readErr)
 	}
 }
 

@@ -339,6 +339,27 @@ func TestRetryDuringAttempt(t *testing.T) {
 	}
 }
 
+// TestURLChangedDuringAttempt: the response of the old URL says nothing about the new one, which
+// gets the event.
+func TestURLChangedDuringAttempt(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	respond := make(chan struct{})
+	before := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		<-respond
+		w.WriteHeader(http.StatusGone)
+	})
+	after := receive(t, nil)
+	id := f.webhook(before.url, "pet.created")
+	f.emit(pets(1, 1)...)
+	f.work().Wake(f.account)
+	before.await(1)
+	f.exec("UPDATE webhooks SET url = $1 WHERE id = $2", after.url, id)
+	close(respond)
+	after.await(1)
+	await(f, "enabled 0 delivered", "SELECT w.status || ' ' || failures || ' ' || d.status FROM webhooks AS w JOIN webhook_deliveries AS d ON d.webhook_id = w.id")
+}
+
 // TestDisabledWebhooks: a webhook that returns 410, or fails for five days, is disabled and
 // gets no more requests. Others get the event of that.
 func TestDisabledWebhooks(t *testing.T) {
