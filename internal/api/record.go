@@ -317,7 +317,11 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 		_, err := s.queries.SandboxGet(ctx, wanted)
 		return orNotFound(err, errSandboxNotFound)
 	}
-	return s.gate.Stream(c, watched, gate.Part{More: true}, func(ctx context.Context) (part gate.Part, err error) {
+	first := gate.Part{More: true, AtOnce: q.latest}
+	if q.after.number > 0 {
+		first.UpTo = exchangeID{q.account, q.after.number}.String()
+	}
+	return s.gate.Stream(c, watched, first, func(ctx context.Context) (part gate.Part, err error) {
 		end, err := endOfRecord(ctx, s.queries, q.account)
 		if err != nil {
 			return part, err

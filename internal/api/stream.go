@@ -64,6 +64,7 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 	if first.Text == "" && q.After != nil {
 		first.Last = q.After.String()
 	}
+	first.AtOnce = q.Latest
 	return s.gate.Stream(c, s.watchedBy(c), first, func(ctx context.Context) (gate.Part, error) {
 		next, err := s.readFeed(ctx, gate.Caller(c), q.From(page.Next), costAfter(page))
 		if err != nil {

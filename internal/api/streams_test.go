@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	eventids "petstore/internal/event" // another file declares event
@@ -138,6 +139,29 @@ func (p *petstore) fillFeed(events int) {
 		FROM generate_series(1, $2::bigint) AS n`,
 	} {
 		p.exec(sql, p.accountID(), events, bytes)
+	}
+}
+
+// TestStreamAfterLatest: a stream tells at once where it begins, so that its client misses nothing
+// when it connects again.
+func TestStreamAfterLatest(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	p.newPet("Rex", 1)
+	p.record(2)
+	for i, target := range []string{"/events?after=latest", ownRecord + "?after=latest"} {
+		first := p.stream(target)
+		wantLine(t, first, "retry: 1000")
+		if !first.lines.Scan() || !strings.HasPrefix(first.lines.Text(), "id: ") {
+			t.Fatalf("the stream has the line %q: %v", first.lines.Text(), first.lines.Err())
+		}
+		last := strings.TrimPrefix(first.lines.Text(), "id: ")
+		wantLine(t, first, "")
+		p.newPet(fmt.Sprint("Coco ", i), 1)
+		again := p.stream(target, "Last-Event-ID", last)
+		if fields, ok := again.next(); !ok || fields["id"] == last {
+			t.Errorf("after %s, %s goes on with %d %v", last, target, again.status, fields)
+		}
 	}
 }
 

@@ -58,6 +58,7 @@ type Part struct {
 	Text   string // events
 	Last   string // the id of the last event that the client has; "": it is the one of the part before
 	UpTo   string // the id up to which the client has all events; "": it need not know
+	AtOnce bool   // whether the client must know UpTo at once, so that it does not begin at a later one again
 	Number int64  // the number up to which the client has all events
 	More   bool   // whether there are more
 	Cost   int    // of the next part
@@ -125,6 +126,9 @@ func (s *stream) run(part Part, read func(context.Context) (Part, error)) {
 	// Python library httpx-sse returns one even if it has no data. So there is none here, and
 	// none after a comment.
 	s.send("retry: 1000\n")
+	if part.AtOnce && part.UpTo != "" {
+		s.sendID(part.UpTo)
+	}
 	for {
 		if part.Text != "" {
 			if s.send(part.Text); s.state.injected.closes() {
@@ -179,6 +183,12 @@ func (s *stream) keyWorks() bool {
 	return !refused
 }
 
+// sendID sends the id up to which the client has all events, without data.
+func (s *stream) sendID(id string) {
+	s.send(fmt.Sprintf("id: %s\n\n", id))
+	s.lastID = id
+}
+
 // keepAlive sends a few bytes if the stream has been silent for long. The client has all
 // its events up to an id. If it does not know that, it gets the id, without data.
 // EventSource then sends it as Last-Event-ID, and dispatches no event. So the cursor of a
@@ -190,8 +200,7 @@ func (s *stream) keepAlive(part Part) {
 	}
 	switch {
 	case part.UpTo != "" && part.UpTo != s.lastID:
-		s.send(fmt.Sprintf("id: %s\n\n", part.UpTo))
-		s.lastID = part.UpTo
+		s.sendID(part.UpTo)
 	default:
 		s.send(":\n")
 	}
