@@ -2,6 +2,7 @@
 # Copies the database of OWNER_URL into the empty one of NEW_URL, and lets it follow by logical
 # replication. Both URLs are of superusers:
 #
+#   createdb --owner=petstore_owner petstore   # on the new server, with the roles of the old one
 #   OWNER_URL=postgres://postgres@db1/petstore NEW_URL=postgres://postgres@db2/petstore ./replicate.sh
 #
 # To give up, or before you run it again: drop the database of NEW_URL after DROP SUBSCRIPTION
@@ -24,6 +25,24 @@ fi
 schema=$(mktemp)
 trap 'rm -f "$schema"' EXIT
 pg_dump --schema-only --file="$schema" "$OWNER_URL"
+cat >>"$schema" <<'SQL'
+-- maintain_events() creates the partitions of events as their owner.
+DO $$
+DECLARE
+    owner text;
+BEGIN
+    SELECT pg_get_userbyid(relowner)
+    INTO owner
+    FROM pg_class
+    WHERE oid = 'public.events'::regclass
+      AND NOT has_schema_privilege(relowner, relnamespace, 'CREATE');
+    IF FOUND THEN
+        RAISE '% owns the tables, but may not create more in the new database', owner
+            USING HINT = format('Run ALTER DATABASE %I OWNER TO %I on the new server, and then this script again.', current_database(), owner);
+    END IF;
+END
+$$;
+SQL
 new --single-transaction --file="$schema" >/dev/null
 # The partitions of events may differ, so the rows go through their parent.
 old --command='CREATE PUBLICATION petstore FOR ALL TABLES WITH (publish_via_partition_root)'

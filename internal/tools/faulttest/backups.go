@@ -60,10 +60,8 @@ func restoredBackups(ctx context.Context, f *fixture) string {
 	b.receive(ctx, "received-again") // writes wait until it runs
 	events := f.checkRestored(ctx, restored{b.database, b.url()}, before, changes.placed)
 
-	other := f.startCluster(ctx, localpg.Options{Binaries: f.postgres, Dir: filepath.Join(f.dir, "other"), Disposable: true})
-	must.OK(other.EnsureDatabase(ctx, databaseName))
-	other.exec(ctx, "CREATE ROLE "+ownerRole+" LOGIN; CREATE ROLE "+servingRole+" LOGIN; ALTER DATABASE "+databaseName+" OWNER TO "+ownerRole)
-	f.script(ctx, "deploy/backup/restore.sh", other, []string{dump}, "OWNER_URL="+other.urlOf(ownerRole), "PETSTORE_SERVING_ROLE="+servingRole)
+	other := f.startEmpty(ctx, localpg.Options{Binaries: f.postgres, Dir: filepath.Join(f.dir, "other"), Disposable: true})
+	f.restoreDump(ctx, other, dump)
 	dumped := f.checkRestored(ctx, restored{other, other.urlOf(servingRole)}, before, nil)
 	return fmt.Sprintf("0 of %d acknowledged orders lost, restored in %s; %d and %d events make the lists",
 		len(acknowledged.placed), round(took), events, dumped)
@@ -219,6 +217,19 @@ func (b *archive) restore(ctx context.Context, args ...string) {
 		must.Hold(b.count(ctx, "SELECT pg_is_in_recovery()::int") == 0, "the server still recovers")
 	})
 	b.configure(ctx, "synchronous_standby_names", "")
+}
+
+// startEmpty starts a cluster with the two roles, and with an empty database of the owner.
+func (f *fixture) startEmpty(ctx context.Context, options localpg.Options) *database {
+	db := f.startCluster(ctx, options)
+	must.OK(db.EnsureDatabase(ctx, databaseName))
+	db.exec(ctx, "CREATE ROLE "+ownerRole+" LOGIN; CREATE ROLE "+servingRole+" LOGIN; ALTER DATABASE "+databaseName+" OWNER TO "+ownerRole)
+	return db
+}
+
+// restoreDump restores a dump into the database of [fixture.startEmpty], as its owner.
+func (f *fixture) restoreDump(ctx context.Context, db *database, dump string, args ...string) {
+	f.script(ctx, "deploy/backup/restore.sh", db, append([]string{dump}, args...), "OWNER_URL="+db.urlOf(ownerRole), "PETSTORE_SERVING_ROLE="+servingRole)
 }
 
 // script runs a script of deploy/backup with arguments and more variables. OWNER_URL names the
