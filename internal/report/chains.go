@@ -1,9 +1,6 @@
 package report
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 const (
 	// maxPause is the longest pause between two attempts.
@@ -21,20 +18,27 @@ const (
 // client may have sent it. So it counts only if the client sent nothing else meanwhile.
 func (r *Record) addChains(all []*Exchange) {
 	inChain := map[*Exchange]bool{}
-	byKey := map[string][]*Exchange{}
+	latest, again := map[string]*Exchange{}, map[*Exchange]*Exchange{} // by key; the next request with the same key
 	for _, e := range all {
 		if e.Key != "" {
-			byKey[e.Path+" "+e.Key] = append(byKey[e.Path+" "+e.Key], e)
+			of := e.Path + " " + e.Key
+			again[latest[of]], latest[of] = e, e
 		}
 	}
+	polls := map[request][]time.Time{} // the starts of its last successes
 	for _, e := range all {
-		if inChain[e] || e.succeeded() || e.lasts() || r.polls(all, e) {
+		before := polls[e.request()]
+		isPoll := e.isRead() && len(before) == polledTimes && e.Began.Sub(before[0]) <= polledFor
+		if e.succeeded() {
+			polls[e.request()] = append(before[max(0, len(before)+1-polledTimes):], e.Began)
+		}
+		if inChain[e] || e.succeeded() || e.lasts || isPoll {
 			continue
 		}
 		chain := []*Exchange{e}
 		for {
 			last := chain[len(chain)-1]
-			following := r.retryOf(last, byKey[last.Path+" "+last.Key])
+			following := last.retry(again[last])
 			if last.succeeded() || following == nil || inChain[following] {
 				break
 			}
@@ -45,59 +49,43 @@ func (r *Record) addChains(all []*Exchange) {
 	}
 }
 
-// retryOf returns the next attempt after one that failed, or nil.
-func (r *Record) retryOf(e *Exchange, sameKey []*Exchange) *Exchange {
-	var retry *Exchange
+// retry returns the next attempt after one that failed, or nil. Another request may have the same key.
+func (e *Exchange) retry(sameKey *Exchange) *Exchange {
+	retry := sameKey
 	if e.hidesKey() {
 		return nil
 	}
-	if e.Key != "" {
-		if i := slices.Index(sameKey, e); i+1 < len(sameKey) {
-			retry = sameKey[i+1]
+	if e.Key == "" {
+		if retry = e.at(1); retry != nil && isAmong(e, retry) {
+			return nil
 		}
-	} else if retry = r.next(e); retry != nil && r.isAmong(e, retry) {
-		return nil
 	}
-	if retry == nil || !repeats(e, retry) || retry.Began.Before(e.Ended) || retry.Began.Sub(e.Ended) > maxPause {
+	if retry == nil || e.request() != retry.request() || !e.Body.mayEqual(retry.Body) || retry.Began.Before(e.Ended) || retry.Began.Sub(e.Ended) > maxPause {
 		return nil
 	}
 	return retry
 }
 
-// repeats reports whether two requests are the same.
-func repeats(a, b *Exchange) bool {
-	return a.Method == b.Method && a.Path == b.Path && a.Key == b.Key && a.episode == b.episode && a.IfMatch == b.IfMatch &&
-		a.RawQuery == b.RawQuery && a.Body.mayEqual(b.Body)
+// request has what a repetition has too, except for the body.
+type request struct {
+	episode                           int
+	method, path, query, key, ifMatch string
+}
+
+func (e *Exchange) request() request {
+	return request{e.episode, e.Method, e.Path, e.RawQuery, e.Key, e.IfMatch}
 }
 
 // isAmong reports whether the client had other requests in progress from one request to the next.
-func (r *Record) isAmong(e, next *Exchange) bool {
+func isAmong(e, next *Exchange) bool {
 	const nearby = 50 // requests that began before
-	all := r.clients[e.client()]
-	for _, other := range all[max(0, e.index-nearby):e.index] {
-		if other.Ended.After(e.Began) && !other.lasts() {
+	for _, other := range e.client.all[max(0, e.index-nearby):e.index] {
+		if other.Ended.After(e.Began) && !other.lasts {
 			return true
 		}
 	}
-	after := r.next(next)
-	return after != nil && after.Began.Before(next.Ended) && !after.lasts()
-}
-
-// polls reports whether the client has just sent the same request several times with success.
-func (r *Record) polls(all []*Exchange, e *Exchange) bool {
-	if !e.isRead() {
-		return false
-	}
-	number := 0
-	for _, other := range slices.Backward(all[:e.index]) {
-		if e.Began.Sub(other.Began) > polledFor || number >= polledTimes {
-			break
-		}
-		if other.succeeded() && repeats(other, e) {
-			number++
-		}
-	}
-	return number >= polledTimes
+	after := next.at(1)
+	return after != nil && after.Began.Before(next.Ended) && !after.lasts
 }
 
 // pause returns the time that a client let pass before an attempt. The client got the response

@@ -1,6 +1,9 @@
 package report
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// unconditional is the number of times that a client may read a resource again that has not
@@ -17,7 +20,7 @@ var conditionRules = []Rule{
 		mistake:   "the client read a resource ten times within a minute without If-None-Match, although it had not changed",
 		judge: func(r *Record, f *finding) {
 			type resource struct {
-				client  client
+				client  *client
 				episode int
 				path    string
 			}
@@ -30,7 +33,7 @@ var conditionRules = []Rule{
 					f.pass()
 					continue
 				}
-				at := resource{e.client(), e.episode, e.Path + "?" + e.RawQuery}
+				at := resource{e.client, e.episode, e.Path + "?" + e.RawQuery}
 				before := reads[at]
 				for len(before) > 0 && (before[0].ETag != e.ETag || e.Began.Sub(before[0].Began) > time.Minute) {
 					before = before[1:]
@@ -47,16 +50,19 @@ var conditionRules = []Rule{
 		situation: "a resource that a client read and then changed",
 		mistake:   "the client read a resource and then changed it without If-Match, so it may undo the change of another client",
 		judge: func(r *Record, f *finding) {
+			updates := map[string][]*Exchange{} // by path
 			for _, e := range r.all {
 				if !e.isUpdate() || !e.succeeded() {
 					continue
 				}
-				read := r.lastOf(e)
+				before := updates[e.Path]
+				updates[e.Path] = append(before, e)
+				read := e.samePath(-1)
 				switch {
 				case read == nil || !read.isRead() || read.ETag == "" || e.Began.Sub(read.Ended) > editTime:
 				case e.IfMatch != "":
 					f.pass()
-				case r.changedBetween(read, e):
+				case isChangedBetween(read, e, before):
 					f.fail(e.ID)
 				default:
 					f.warn(e.ID)
@@ -73,7 +79,7 @@ var conditionRules = []Rule{
 				if e.Status != 412 || e.IfMatch == "" {
 					continue
 				}
-				next := r.nextOf(e)
+				next := e.samePath(1)
 				switch {
 				case next == nil || next.Began.Sub(e.Ended) > soon:
 				case next.isRead() || next.IfMatch != "" && next.IfMatch != e.IfMatch:
@@ -88,16 +94,12 @@ var conditionRules = []Rule{
 	},
 }
 
-// lastOf returns the request of the client for the same path before this one, or nil.
-func (r *Record) lastOf(e *Exchange) *Exchange { return r.samePath(e, -1) }
-
-// nextOf returns the request of the client for the same path after this one, or nil.
-func (r *Record) nextOf(e *Exchange) *Exchange { return r.samePath(e, 1) }
-
-func (r *Record) samePath(e *Exchange, step int) *Exchange {
+// samePath returns the last request of the client for the same path before this one (-1), the next
+// one (1), or nil.
+func (e *Exchange) samePath(step int) *Exchange {
 	const nearby = 50
 	for i := 1; i <= nearby; i++ {
-		other := r.at(e, i*step)
+		other := e.at(i * step)
 		if other == nil || other.episode != e.episode {
 			return nil
 		}
@@ -108,10 +110,14 @@ func (r *Record) samePath(e *Exchange, step int) *Exchange {
 	return nil
 }
 
-// changedBetween reports whether another client changed a resource after a read and before a write.
-func (r *Record) changedBetween(read, write *Exchange) bool {
-	for _, e := range r.all {
-		if e.Path == write.Path && e.isUpdate() && e.succeeded() && e.client() != write.client() && e.Began.After(read.Ended) && e.Ended.Before(write.Began) {
+// isChangedBetween reports whether another client changed a resource after a read and before a write.
+// The updates are those of the resource before the write.
+func isChangedBetween(read, write *Exchange, updates []*Exchange) bool {
+	for _, e := range slices.Backward(updates) {
+		if !e.Began.After(read.Ended) {
+			break
+		}
+		if e.client != write.client && e.Ended.Before(write.Began) {
 			return true
 		}
 	}

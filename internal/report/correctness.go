@@ -75,7 +75,7 @@ var correctnessRules = []Rule{
 // a client makes it with most requests of an operation, and otherwise a warning.
 func (r *Record) judgeHabit(f *finding, look func(*Exchange) (relevant, wrong bool)) {
 	type habit struct {
-		client    client
+		client    *client
 		operation string
 	}
 	type counts struct {
@@ -89,7 +89,7 @@ func (r *Record) judgeHabit(f *finding, look func(*Exchange) (relevant, wrong bo
 		if !relevant {
 			continue
 		}
-		of := habit{e.client(), e.Operation}
+		of := habit{e.client, e.Operation}
 		if e.Operation == "" {
 			of.operation = e.Method + " " + e.Path
 		}
@@ -146,7 +146,7 @@ func judgeOrders(r *Record, f *finding) {
 			}
 			return false
 		}
-		switch next := r.next(e); {
+		switch next := e.at(1); {
 		case placed(false):
 			if next != nil && next.Operation == e.Operation && next.Status == 201 && next.Body.equals(e.Body) && next.Began.Sub(e.Ended) <= soon &&
 				!next.Began.Before(e.Ended) && next.episode == e.episode && !r.sendsOften(next) {
@@ -162,7 +162,7 @@ func judgeOrders(r *Record, f *finding) {
 func judgePolling(r *Record, f *finding) {
 	const often = 5
 	type place struct {
-		client  client
+		client  *client
 		episode int
 		path    string
 	}
@@ -171,11 +171,11 @@ func judgePolling(r *Record, f *finding) {
 		if e.Operation != "listEvents" && e.Operation != "getMessage" {
 			continue
 		}
-		if e.lasts() {
+		if e.lasts {
 			f.pass()
 			continue
 		}
-		at := place{e.client(), e.episode, e.Path}
+		at := place{e.client, e.episode, e.Path}
 		if !e.IsEmpty {
 			delete(vain, at)
 			continue

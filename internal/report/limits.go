@@ -2,6 +2,7 @@ package report
 
 import (
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -39,16 +40,19 @@ var limitRules = []Rule{
 		situation: "a 429 response with Retry-After",
 		mistake:   "the client went on and got more 429 responses",
 		judge: func(r *Record, f *finding) {
-			inProgress := map[client][]int{}
+			refused := map[*client][]*Exchange{}
 			for _, e := range r.all {
-				if e.Status != 429 || e.RetryAfter == 0 {
-					continue
+				if e.Status == 429 {
+					refused[e.client] = append(refused[e.client], e)
 				}
-				all := r.clients[e.client()]
-				if inProgress[e.client()] == nil {
-					inProgress[e.client()] = countInProgress(all)
+			}
+			for by, all := range refused {
+				inProgress := countInProgress(by.all)
+				for _, e := range all {
+					if e.RetryAfter != 0 {
+						f.check(refusedAfter(all, e) <= mostAround(inProgress, e.index)+tolerableRefusals, e.ID)
+					}
 				}
-				f.check(refusedAfter(all, e) <= mostAround(inProgress[e.client()], e.index)+tolerableRefusals, e.ID)
 			}
 		},
 	},
@@ -60,7 +64,7 @@ var limitRules = []Rule{
 			for _, e := range r.all {
 				switch {
 				case !e.lists() || !strings.Contains(e.Prefer, "count=exact"):
-				case e.query().Has("cursor"):
+				case e.cursor != "":
 					f.warn(e.ID)
 				default:
 					f.pass()
@@ -74,18 +78,11 @@ var limitRules = []Rule{
 // had a few requests to send already.
 const tolerableRefusals = 2
 
-// refusedAfter counts the requests of a client that were refused while Retry-After ran.
-func refusedAfter(all []*Exchange, e *Exchange) (number int) {
-	until := e.Ended.Add(tolerated(e.RetryAfter))
-	for _, other := range all[e.index+1:] {
-		if !other.Began.Before(until) {
-			break
-		}
-		if other.Status == 429 && other.Began.After(e.Ended) {
-			number++
-		}
-	}
-	return number
+// refusedAfter counts the requests that were refused while Retry-After of one of them ran.
+func refusedAfter(refused []*Exchange, e *Exchange) int {
+	from := sort.Search(len(refused), func(i int) bool { return refused[i].Began.After(e.Ended) })
+	until := sort.Search(len(refused), func(i int) bool { return !refused[i].Began.Before(e.Ended.Add(tolerated(e.RetryAfter))) })
+	return until - from
 }
 
 // neighbors is the number of requests before and after a 429 that show how parallel the client is.

@@ -3,7 +3,6 @@ package report
 import (
 	"net/http"
 	"net/url"
-	"slices"
 	"time"
 
 	"petstore/internal/follow"
@@ -17,16 +16,15 @@ var pageRules = []Rule{
 		judge: func(r *Record, f *finding) {
 			links := r.links()
 			for _, e := range r.all {
-				cursor := e.query().Get("cursor")
-				if cursor == "" || !e.lists() {
+				if e.cursor == "" || !e.lists() {
 					continue
 				}
-				known := links.of(e)
+				known := links[e.cursorPlace()]
 				switch {
-				case known == nil && links.has(cursor): // before or after a reset
+				case known == nil && links[cursorPlace{anyEpisode, e.cursor}] != nil: // before or after a reset
 				case known == nil && r.Incomplete: // the page before may be missing
 				case known == nil && e.Code != "invalid_cursor": // another key may have got it
-				case slices.ContainsFunc(known, func(query url.Values) bool { return sameQuery(query, e.query()) }):
+				case known[e.query().Encode()]:
 					f.pass()
 				case known != nil && e.Code == "invalid_cursor": // page_filters tells
 				default:
@@ -42,12 +40,11 @@ var pageRules = []Rule{
 		judge: func(r *Record, f *finding) {
 			links := r.links()
 			for _, e := range r.all {
-				query := e.query()
 				switch {
-				case !query.Has("cursor") || !e.lists() || links.of(e) == nil:
+				case e.cursor == "" || !e.lists() || links[e.cursorPlace()] == nil:
 				case e.Code == "invalid_cursor":
 					f.warn(e.ID)
-				case len(query) > 1 && e.succeeded():
+				case e.succeeded() && len(e.query()) > 1:
 					f.pass()
 				}
 			}
@@ -65,7 +62,7 @@ var pageRules = []Rule{
 		situation: "a list with limit",
 		mistake:   "the client sent a limit that the server does not accept",
 		judge: func(r *Record, f *finding) {
-			r.judgeHabit(f, func(e *Exchange) (relevant, wrong bool) { return e.query().Has("limit"), e.rejectsParameter("limit") })
+			r.judgeHabit(f, func(e *Exchange) (relevant, wrong bool) { return e.hasLimit, e.rejectsParameter("limit") })
 		},
 	},
 }
@@ -74,7 +71,7 @@ var pageRules = []Rule{
 // through a list. So the page may be read as often as the client got a link to it.
 func judgeEnds(r *Record, f *finding) {
 	type page struct {
-		client client
+		client *client
 		place  cursorPlace
 		path   string
 	}
@@ -84,16 +81,16 @@ func judgeEnds(r *Record, f *finding) {
 			continue
 		}
 		if next := e.next(); next != nil {
-			links[page{e.client(), cursorPlace{e.episode, next.Query().Get("cursor")}, e.Path}]++
+			links[page{e.client, cursorPlace{e.episode, next.Query().Get("cursor")}, e.Path}]++
 			continue
 		}
-		if !e.query().Has("cursor") {
+		if e.cursor == "" {
 			continue
 		}
-		last := page{e.client(), e.cursorPlace(), e.Path}
+		last := page{e.client, e.cursorPlace(), e.Path}
 		reads[last]++
 		const atOnce = 10 * time.Second
-		before := r.at(e, -1)
+		before := e.at(-1)
 		if before != nil && before.Path == e.Path && before.RawQuery == e.RawQuery && before.episode == e.episode &&
 			e.Began.Sub(before.Ended) < atOnce && !e.Began.Before(before.Ended) && reads[last] > max(links[last], 1) {
 			f.warn(e.ID)
@@ -110,39 +107,31 @@ type cursorPlace struct {
 	cursor  string
 }
 
-func (e *Exchange) cursorPlace() cursorPlace { return cursorPlace{e.episode, e.query().Get("cursor")} }
+// anyEpisode is the episode of a cursor at any time.
+const anyEpisode = -1
 
-// pageLinks has the queries of the links to pages. Links with other values of limit may have the
-// same cursor.
-type pageLinks map[cursorPlace][]url.Values
+func (e *Exchange) cursorPlace() cursorPlace { return cursorPlace{e.episode, e.cursor} }
 
-// links returns all links to pages in the record.
-func (r *Record) links() pageLinks {
-	links := pageLinks{}
+// links returns the queries of all links to pages in the record, sorted. Links with other values of
+// limit may have the same cursor.
+func (r *Record) links() map[cursorPlace]map[string]bool {
+	links := map[cursorPlace]map[string]bool{}
 	for _, e := range r.all {
-		if next := e.next(); next != nil {
-			at := cursorPlace{e.episode, next.Query().Get("cursor")}
-			links[at] = append(links[at], next.Query())
+		next := e.next()
+		if next == nil {
+			continue
+		}
+		query := next.Query()
+		for _, episode := range []int{e.episode, anyEpisode} {
+			at := cursorPlace{episode, query.Get("cursor")}
+			if links[at] == nil {
+				links[at] = map[string]bool{}
+			}
+			links[at][query.Encode()] = true
 		}
 	}
 	return links
 }
 
-// of returns the queries of the links with the cursor of a request, or nil.
-func (l pageLinks) of(e *Exchange) []url.Values { return l[e.cursorPlace()] }
-
-// has reports whether there was a link with a cursor at any time.
-func (l pageLinks) has(cursor string) bool {
-	for at := range l {
-		if at.cursor == cursor {
-			return true
-		}
-	}
-	return false
-}
-
 // next returns the link to the page after the one that an exchange got, or nil.
 func (e *Exchange) next() *url.URL { return follow.NextLink(http.Header{"Link": {e.Link}}) }
-
-// sameQuery reports whether two queries have the same parameters, in any order.
-func sameQuery(a, b url.Values) bool { return a.Encode() == b.Encode() }

@@ -19,8 +19,8 @@ type Record struct {
 	// Incomplete says that requests are missing.
 	Incomplete bool
 
-	all     []*Exchange            // that rules judge, in the order of their starts
-	clients map[client][]*Exchange // in the same order
+	all     []*Exchange // that rules judge, in the order of their starts
+	effects map[effect]int
 	chains  [][]*Exchange
 }
 
@@ -38,8 +38,7 @@ const (
 
 // client is a program, as its API key and its User-Agent tell.
 type client struct {
-	apiKeyID int64
-	agent    string
+	all []*Exchange // in the order of their starts
 }
 
 // Exchange is a request with its response: the parts that rules read.
@@ -68,7 +67,11 @@ type Exchange struct {
 	IsEmpty    bool        // whether the response is an empty list, or a message that waits
 	HasEvents  bool        // whether the response is a stream with an event
 
-	episode, index int // the number of resets before it; the index among those of its client
+	client               *client
+	episode, index       int    // the number of resets before it; the index among those of its client
+	lasts                bool   // whether it is meant to last: a stream, or a request that waits for a change
+	cursor, after, types string // parameters of the query
+	hasLimit             bool   // another one
 }
 
 // Body identifies the body of a request.
@@ -98,7 +101,6 @@ type Violation struct {
 // prepare sorts and groups the exchanges. Operations on sandboxes and samples are of a test and not of
 // the client that it tests, so no rule judges them.
 func (r *Record) prepare() {
-	r.clients = map[client][]*Exchange{}
 	for i := range r.Exchanges {
 		if e := &r.Exchanges[i]; !strings.HasPrefix(e.Path, "/sandboxes") && !strings.HasPrefix(e.Path, "/samples") {
 			r.all = append(r.all, e)
@@ -112,39 +114,45 @@ func (r *Record) prepare() {
 		}
 	}
 	slices.SortFunc(resets, time.Time.Compare)
+	type name struct {
+		apiKeyID int64
+		agent    string
+	}
+	clients := map[name]*client{}
+	r.effects = map[effect]int{}
 	episode := 0
 	for _, e := range r.all {
 		for episode < len(resets) && !resets[episode].After(e.Began) {
 			episode++
 		}
-		by := e.client()
-		e.episode, e.index = episode, len(r.clients[by])
-		r.clients[by] = append(r.clients[by], e)
+		by := name{e.APIKeyID, e.Agent}
+		if clients[by] == nil {
+			clients[by] = &client{}
+		}
+		e.client, e.episode, e.index = clients[by], episode, len(clients[by].all)
+		e.client.all = append(e.client.all, e)
+		e.lasts = e.streams() || strings.Contains(e.Prefer, "wait")
+		query := e.query()
+		e.cursor, e.after, e.types, e.hasLimit = query.Get("cursor"), query.Get("after"), strings.Join(query["type"], ","), query.Has("limit")
+		if e.hasEffect() {
+			r.effects[e.effect()]++
+		}
 	}
-	for _, all := range r.clients {
-		r.addChains(all)
+	for _, c := range clients {
+		r.addChains(c.all)
 	}
 	slices.SortStableFunc(r.chains, func(a, b []*Exchange) int {
 		return cmp.Or(a[0].Began.Compare(b[0].Began), cmp.Compare(a[0].ID, b[0].ID))
 	})
 }
 
-func (e *Exchange) client() client { return client{e.APIKeyID, e.Agent} }
-
-// next returns the exchange of the same client that began after another, or nil.
-func (r *Record) next(e *Exchange) *Exchange { return r.at(e, 1) }
-
 // at returns the exchange of the same client so many steps away, or nil.
-func (r *Record) at(e *Exchange, step int) *Exchange {
-	all := r.clients[e.client()]
-	if i := e.index + step; i >= 0 && i < len(all) {
-		return all[i]
+func (e *Exchange) at(step int) *Exchange {
+	if i := e.index + step; i >= 0 && i < len(e.client.all) {
+		return e.client.all[i]
 	}
 	return nil
 }
-
-// lasts reports whether a request is meant to last: a stream, or one that waits for a change.
-func (e *Exchange) lasts() bool { return e.streams() || strings.Contains(e.Prefer, "wait") }
 
 func (e *Exchange) streams() bool { return strings.Contains(e.Accept, "text/event-stream") }
 

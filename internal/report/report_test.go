@@ -193,6 +193,42 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
+// TestWork: the work for a record grows with its requests and not with the pairs of them.
+func TestWork(t *testing.T) { //nolint:paralleltest // AllocsPerRun counts for the whole process
+	var long strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&long, "&p%d", i)
+	}
+	stream := func(e *Exchange) { e.Accept, e.HasEvents = "text/event-stream", e.Status == 200 }
+	cursor := "/pets?cursor=a" + long.String()
+	const requests, factor = 120, 4
+	for name, nth := range map[string]func(i int) Exchange{
+		"streams": func(i int) Exchange {
+			if i < requests/6 {
+				return x(0, "GET /events?after=latest"+long.String()+" 200", stream, fault("close"))
+			}
+			return x(1, "GET /events?after=latest"+long.String()+" 429 rate_limited", stream)
+		},
+		"pages": func(i int) Exchange {
+			if i%2 == 0 {
+				return x(float64(i), "GET /pets?limit=2 200", link(cursor))
+			}
+			return x(float64(i), "GET "+cursor+"&more 200")
+		},
+	} {
+		judge := func(times int) float64 {
+			exchanges := make([]Exchange, 0, requests*times)
+			for i := range cap(exchanges) {
+				exchanges = append(exchanges, nth(i/times))
+			}
+			return testing.AllocsPerRun(1, func() { report.Judge(&Record{Exchanges: slices.Clone(exchanges)}, "/docs/") })
+		}
+		if few, many := judge(1), judge(factor); many > 1.5*factor*few {
+			t.Errorf("%s: %.0f allocations for %d requests, and %.0f for %d times as many", name, few, requests, many, factor)
+		}
+	}
+}
+
 // BenchmarkJudge judges the largest record.
 func BenchmarkJudge(b *testing.B) {
 	exchanges := make([]Exchange, 0, 5000)

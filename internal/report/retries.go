@@ -118,7 +118,7 @@ var retryRules = []Rule{
 			for _, e := range r.all {
 				took := e.Ended.Sub(e.Began)
 				switch {
-				case e.lasts() || e.Fault == "close":
+				case e.lasts || e.Fault == "close":
 				case e.Status == 0 && took < patience && (took >= hurry || e.Fault == "delay"):
 					f.warn(e.ID)
 				case e.Status != 0 && took >= patience:
@@ -139,16 +139,16 @@ func tolerated(wait time.Duration) time.Duration {
 // repetition. Without the same key, a request counts only if it comes next, has the same body and
 // is the only one with that body.
 func (r *Record) eachRepeatedPost(do func(lost, retry *Exchange)) {
-	type request struct {
+	type attempt struct {
 		episode   int
 		path, key string
 	}
-	again := map[request]*Exchange{} // the last attempt with a key
+	again := map[attempt]*Exchange{} // the last one with a key
 	for _, e := range slices.Backward(r.all) {
 		if !e.takesKey() || e.hidesKey() {
 			continue
 		}
-		one := request{e.episode, e.Path, e.Key}
+		one := attempt{e.episode, e.Path, e.Key}
 		same := again[one]
 		if e.Key != "" {
 			again[one] = e
@@ -160,7 +160,7 @@ func (r *Record) eachRepeatedPost(do func(lost, retry *Exchange)) {
 			do(e, same)
 			continue
 		}
-		next := r.next(e)
+		next := e.at(1)
 		if next != nil && next.Method == e.Method && next.Path == e.Path && next.episode == e.episode && next.Body.equals(e.Body) && !next.hidesKey() &&
 			!next.Began.Before(e.Ended) && next.Began.Sub(e.Ended) <= soon && !r.sendsOften(next) {
 			do(e, next)
@@ -168,11 +168,26 @@ func (r *Record) eachRepeatedPost(do func(lost, retry *Exchange)) {
 	}
 }
 
-// sendsOften reports whether the client means several requests with the same body.
+// effect is the effect of requests of a client with the same body.
+type effect struct {
+	client  *client
+	episode int
+	path    string
+	body    Body
+}
+
+func (e *Exchange) effect() effect { return effect{e.client, e.episode, e.Path, e.Body} }
+
+// hasEffect reports whether a request has certainly taken effect.
+func (e *Exchange) hasEffect() bool { return e.succeeded() && !e.Replayed }
+
+// sendsOften reports whether the client means several requests with the same body, which is known.
 func (r *Record) sendsOften(e *Exchange) bool {
-	return slices.ContainsFunc(r.clients[e.client()], func(other *Exchange) bool {
-		return other != e && other.succeeded() && !other.Replayed && other.episode == e.episode && other.Path == e.Path && other.Body.equals(e.Body)
-	})
+	others := r.effects[e.effect()]
+	if e.hasEffect() {
+		others--
+	}
+	return others > 0
 }
 
 func judgeFinal(r *Record, f *finding) {

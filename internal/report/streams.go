@@ -1,7 +1,7 @@
 package report
 
 import (
-	"strings"
+	"sort"
 	"time"
 )
 
@@ -11,20 +11,17 @@ var streamRules = []Rule{
 		situation: "a new stream after one that broke",
 		mistake:   "the client opened a new stream without Last-Event-ID, so it misses events or gets them again",
 		judge: func(r *Record, f *finding) {
+			streams, resuming := r.streams(func(*Exchange) bool { return true }), r.streams((*Exchange).resumes)
 			for _, e := range r.all {
 				if !e.broke() {
 					continue
 				}
-				first := r.nextStream(e, e)
-				resumed := first
-				for resumed != nil && !resumed.resumes() { // it may be of another part of the client
-					resumed = r.nextStream(e, resumed)
-				}
+				first := streams.next(e)
 				switch {
 				case first == nil:
-				case resumed != nil:
+				case resuming.next(e) != nil: // the first may be of another part of the client
 					f.pass()
-				case first.query().Get("after") == "latest":
+				case first.after == "latest":
 					f.fail(first.ID)
 				default: // it begins with the oldest event, so it misses none
 					f.warn(first.ID)
@@ -38,11 +35,12 @@ var streamRules = []Rule{
 		mistake:   "the client connected a stream again within 200 milliseconds",
 		judge: func(r *Record, f *finding) {
 			const atOnce = 200 * time.Millisecond
+			streams := r.streams(func(*Exchange) bool { return true })
 			for _, e := range r.all {
-				if !e.streams() || e.Operation != "listEvents" || e.isFinal() || !e.broke() && (e.Status < 400 && e.Status != 0) {
+				if !e.streamsEvents() || e.isFinal() || !e.broke() && (e.Status < 400 && e.Status != 0) {
 					continue
 				}
-				switch next := r.nextStream(e, e); {
+				switch next := streams.next(e); {
 				case next == nil:
 				case pause(e, next) < atOnce:
 					f.warn(next.ID)
@@ -55,30 +53,46 @@ var streamRules = []Rule{
 	},
 }
 
+func (e *Exchange) streamsEvents() bool { return e.streams() && e.Operation == "listEvents" }
+
 // broke reports whether the server ended a stream that had sent events. Nobody knows why a stream
 // ended without a fault: the client may have had enough.
-func (e *Exchange) broke() bool {
-	return e.streams() && e.Operation == "listEvents" && e.Fault == "close" && e.HasEvents
-}
+func (e *Exchange) broke() bool { return e.streamsEvents() && e.Fault == "close" && e.HasEvents }
 
 // resumes reports whether a stream begins after an event that the client names.
 func (e *Exchange) resumes() bool {
-	after := e.query().Get("after")
-	return e.LastEventID != "" || after != "" && after != "latest"
+	return e.LastEventID != "" || e.after != "" && e.after != "latest"
 }
 
-// nextStream returns the first stream of the client after a request that may continue a stream e, or nil.
-func (r *Record) nextStream(e, request *Exchange) *Exchange {
-	for next := r.next(request); next != nil && next.Began.Sub(e.Ended) <= soon; next = r.next(next) {
-		if next.streams() && next.Operation == e.Operation && !next.Began.Before(e.Ended) && next.episode == e.episode &&
-			sameTypes(next, e) {
-			return next
+// eventTypes are the events of the streams of a client between two resets.
+type eventTypes struct {
+	client  *client
+	episode int
+	types   string
+}
+
+func (e *Exchange) eventTypes() eventTypes { return eventTypes{e.client, e.episode, e.types} }
+
+// streams has streams of events by what they are for, in the order of their starts.
+type streams map[eventTypes][]*Exchange
+
+// streams returns the streams of events for which a function reports true.
+func (r *Record) streams(which func(*Exchange) bool) streams {
+	all := streams{}
+	for _, e := range r.all {
+		if e.streamsEvents() && which(e) {
+			all[e.eventTypes()] = append(all[e.eventTypes()], e)
 		}
 	}
-	return nil
+	return all
 }
 
-// sameTypes reports whether two streams are for the same events.
-func sameTypes(a, b *Exchange) bool {
-	return strings.Join(a.query()["type"], ",") == strings.Join(b.query()["type"], ",")
+// next returns the first stream that may continue another one, or nil.
+func (s streams) next(e *Exchange) *Exchange {
+	same := s[e.eventTypes()]
+	i := sort.Search(len(same), func(i int) bool { return same[i].index > e.index && !same[i].Began.Before(e.Ended) })
+	if i == len(same) || same[i].Began.Sub(e.Ended) > soon {
+		return nil
+	}
+	return same[i]
 }
