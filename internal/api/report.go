@@ -35,11 +35,10 @@ func (s *Server) getReport(c *gin.Context) error {
 	if err := s.findRecord(c, params, q); err != nil {
 		return err
 	}
-	record, err := s.readReported(c.Request.Context(), gate.Caller(c).Payer(), q)
+	judged, err := s.judgeReported(c.Request.Context(), gate.Caller(c).Payer(), q)
 	if err != nil {
 		return err
 	}
-	judged := report.Judge(record, s.options.BaseURL+docs.HomePath+"/")
 	const vary = "Origin, Accept"
 	if unmodified, err := gate.NotModified(c, vary); unmodified || err != nil {
 		return err
@@ -53,13 +52,25 @@ func (s *Server) getReport(c *gin.Context) error {
 	return httpjson.Write(c.Writer, judged)
 }
 
-// readReported reads what the report on a sandbox is about. It counts as a count of its payer, who may
-// read the response slowly afterwards.
-func (s *Server) readReported(ctx context.Context, payer int64, q *exchangeQuery) (*report.Record, error) {
+// judge judges a record. A test waits in it.
+var judge = report.Judge
+
+// judgeReported reads and judges what the report on a sandbox is about. It counts as a count of its
+// payer, who may read the response slowly afterwards.
+func (s *Server) judgeReported(ctx context.Context, payer int64, q *exchangeQuery) (report.Report, error) {
 	if err := s.gate.Limits.Counts.Take(ctx, payer, 1); err != nil {
-		return nil, err
+		return report.Report{}, err
 	}
 	defer s.gate.Limits.Counts.Give(payer, 1)
+	record, err := s.readReported(ctx, q)
+	if err != nil {
+		return report.Report{}, err
+	}
+	return judge(record, s.options.BaseURL+docs.HomePath+"/"), nil
+}
+
+// readReported reads what the report on a sandbox is about.
+func (s *Server) readReported(ctx context.Context, q *exchangeQuery) (*report.Record, error) {
 	log, err := s.reads.ExchangeLogGet(ctx, q.account)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, err

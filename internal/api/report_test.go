@@ -11,6 +11,7 @@ import (
 	"time"
 
 	stores "petstore/internal/account"
+	"petstore/internal/api"
 	"petstore/internal/exchange"
 	"petstore/internal/faults"
 	"petstore/internal/report"
@@ -98,6 +99,24 @@ func TestReportThatNobodyReads(t *testing.T) {
 	if <-done; got.Code != http.StatusOK {
 		t.Errorf("the report has the status %d: %s", got.Code, got.Body)
 	}
+}
+
+// TestReportHoldsItsPlace: while a report is judged, the account gets no exact count.
+func TestReportHoldsItsPlace(t *testing.T) {
+	t.Parallel()
+	const base = "https://judged.example"
+	p := start(t).inSandbox(stores.SampleEmpty).with(func(o *api.Options) { o.BaseURL = base })
+	begun, ended := make(chan struct{}), make(chan struct{})
+	api.Judging.Store(base+"/docs/", func() {
+		close(begun)
+		<-ended
+	})
+	judged := p.begin("GET", ownReport, nil)
+	<-begun
+	summary := p.get("/store/inventory/summary")
+	close(ended)
+	summary.wantRejected(429, "too_many_concurrent_requests")
+	judged().want(200)
 }
 
 // TestIncompleteReport: the report says that requests are missing, until a client empties the
