@@ -212,10 +212,10 @@ func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 			}
 		}
 	}
-	if err := queries.FaultRestart(ctx, id); err != nil {
+	if err := copyStore(ctx, queries, *row.SampleID, id); err != nil {
 		return resetError(err)
 	}
-	if err := copyStore(ctx, queries, *row.SampleID, id); err != nil {
+	if err := queries.FaultRestart(ctx, id); err != nil { // late, because requests wait for its locks
 		return resetError(err)
 	}
 	if err := queries.StoreResetNow(ctx, id); err != nil {

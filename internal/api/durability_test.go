@@ -76,8 +76,10 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 	database, _ := pgtest.NewCluster(t) // the setting affects all databases of a cluster
 	p := startOn(t, database).with(func(o *api.Options) { o.RequestTimeout = time.Second })
 	key := p.post(keysPath, object{"name": "leaving", "scope": "read"}).want(201).header.Get("Location")
-	reset := p.newSandbox("one", "empty").path() + "/reset"
+	sandbox := p.newSandbox("one", "empty").path()
+	reset, rules := sandbox+"/reset", sandbox+"/faults"
 	p.post(reset, nil).want(204)
+	p.put(rules, object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}).want(200)
 	back := p.withoutStandby()
 	// The server may still be ending an earlier transaction, which holds the Idempotency-Key.
 	send := func() (sent *response) {
@@ -92,10 +94,11 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 		send().wantError(503, "unavailable")
 		p.del(key).wantError(503, "unavailable")
 		p.post(reset, nil).wantError(503, "unavailable")
+		p.del(rules).wantError(503, "unavailable")
 	}
 	wait()
 	p.until("the cut-off transactions commit on the primary", func() bool {
-		return p.count("messages") > 0 && p.count("api_keys", "revoked_at IS NOT NULL") > 0
+		return p.count("messages") > 0 && p.count("api_keys", "revoked_at IS NOT NULL") > 0 && p.count("sandbox_faults") == 0
 	})
 	wait()
 	wait()
@@ -105,6 +108,7 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 	}
 	p.del(key).want(204)
 	p.post(reset, nil).want(204)
+	p.del(rules).want(204)
 }
 
 // TestLostTransactionIsRetriedInOnePlace: an order that always fails to serialize

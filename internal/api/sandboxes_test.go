@@ -446,6 +446,12 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	rotated := fmt.Sprintf("%s/%d/rotate", keysPath, inside.makeKey("rotated", "read").ID)
+	counted := []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages", "/events", "/webhooks", keysPath, "/account", "/pets/1", "/categories/1", "/store/inventory/1"}
+	var rules []object
+	for _, operation := range []string{"listPets", "listCategories", "listOrders", "listInventory", "listMessages", "listEvents", "listWebhooks", "listAPIKeys", "getAccount", "getPet", "getCategory", "getInventoryItem"} {
+		rules = append(rules, object{"operation": operation, "effect": "delay", "delayMs": 1})
+	}
+	inside.setFaults(rules...)
 	queries := db.New(p.db)
 	for _, test := range []struct {
 		what    string
@@ -470,6 +476,10 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 		{
 			"rotations", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
 			func(int) (*response, error) { return inside.try("POST", rotated, object{}) }, share,
+		},
+		{
+			"counts of faults", func(q *db.Queries) error { return q.FaultRestart(t.Context(), id) },
+			func(i int) (*response, error) { return inside.try("GET", counted[i%len(counted)], nil) }, share,
 		},
 		{
 			"fault rules", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },

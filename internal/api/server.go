@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"petstore/db"
+	"petstore/internal/admission"
 	"petstore/internal/coalesce"
 	"petstore/internal/egress"
 	"petstore/internal/exchange"
@@ -90,12 +91,13 @@ type Server struct {
 func New(options Options) (*Server, error) {
 	options.setDefaults()
 	reads := postgres.Reads{DB: options.DB}
+	locks := admission.New[int64](admission.Locks.Of(options.DB.LockWaits()))
 	s := &Server{
 		options: options,
 		queries: db.New(options.DB),
 		reads:   db.New(reads),
 		planned: db.New(plannedByValues{reads}),
-		faults:  faults.New(options.DB, options.Verifier),
+		faults:  faults.New(options.DB, options.Verifier, locks),
 	}
 	s.feed = feed.New(options.DB, s.queries.FeedEnds)
 	s.exchanges = feed.New(options.DB, s.exchangeEnds)
@@ -125,12 +127,12 @@ func New(options Options) (*Server, error) {
 		}
 	}
 	s.gate, err = gate.New(options.Options, gate.API{
-		Version: Version, Routes: routes, Spec: spec, Pages: pages, Hubs: []*feed.Hub{s.feed, s.exchanges}, Faults: s.faults, Recorder: s.recorder,
+		Version: Version, Routes: routes, Spec: spec, Pages: pages, Hubs: []*feed.Hub{s.feed, s.exchanges}, Faults: s.faults, Recorder: s.recorder, Locks: locks,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.committer = groupcommit.New(options.DB, s.gate.Limits.Locks)
+	s.committer = groupcommit.New(options.DB, locks)
 	return s, nil
 }
 

@@ -148,9 +148,10 @@ type Worker struct {
 
 // New returns a worker. Call [Worker.Run] to start it.
 func New(options Options) *Worker {
+	places := admission.New[int64](admission.DeliveryTransactions)
 	return &Worker{
-		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log, faults: faults.New(options.DB, nil),
-		places: admission.New[int64](admission.DeliveryTransactions), dispatches: admission.New[int64](admission.Dispatches),
+		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log, faults: faults.New(options.DB, nil, places),
+		places: places, dispatches: admission.New[int64](admission.Dispatches),
 		fast: admission.New[int64](admission.FastWebhooks), slow: admission.New[int64](admission.SlowWebhooks),
 		woken: newInbox[int64](), asked: newInbox[endpoint](), accounts: newTasks[int64](options.Log), webhooks: newTasks[endpoint](options.Log),
 		idle: map[int64]bool{}, leases: map[*drain]bool{},

@@ -40,7 +40,7 @@ func (d *drain) injectFault(ctx context.Context, r *result) (loses bool) {
 	if d.payer == d.AccountID || r.attempts > 0 || r.isProbe() {
 		return false
 	}
-	rule, err := d.faults.Choose(ctx, d.AccountID, faults.DeliverWebhook)
+	rule, err := d.faults.Choose(ctx, d.payer, d.AccountID, faults.DeliverWebhook)
 	d.warn(ctx, "could not read the fault rules of a sandbox", err)
 	if rule == nil {
 		return false

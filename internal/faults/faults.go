@@ -13,6 +13,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/admission"
 	"petstore/internal/auth"
 	"petstore/internal/coalesce"
 	"petstore/internal/postgres"
@@ -83,18 +84,19 @@ type cachedRules struct {
 
 // countedRules are rules of a sandbox that count the same requests, by their ids.
 type countedRules struct {
-	account int64
-	ids     [MaxRules]int64 // 0 after the last one
-	number  int
-	open    int64 // the last one, if it is not used up; or 0
+	payer, account int64
+	ids            [MaxRules]int64 // 0 after the last one
+	number         int
+	open           int64 // the last one, if it is not used up; or 0
 }
 
 // ruleNumbers are the numbers of a request, in the order of [countedRules].
 type ruleNumbers [MaxRules]int64
 
 // New returns an Injector. The verifier gets the announcements of [Replace], so that requests of
-// a sandbox without rules need not look for rules. A process that gets none passes nil.
-func New(database *postgres.DB, verifier *auth.Verifier) *Injector {
+// a sandbox without rules need not look for rules. A process that gets none passes nil. A statement
+// that counts takes one of the places, because a reset locks the rules.
+func New(database *postgres.DB, verifier *auth.Verifier, places *admission.Pool[int64]) *Injector {
 	f := &Injector{verifier: verifier}
 	var err error
 	if f.cache, err = lru.New[int64, *cachedRules](cacheSize); err != nil {
@@ -109,6 +111,10 @@ func New(database *postgres.DB, verifier *auth.Verifier) *Injector {
 		return slices.Repeat([][]Rule{rules}, len(calls)), err
 	})
 	f.counts = coalesce.New(coalesce.Limits{Parallel: 1}, func(ctx context.Context, rules countedRules, calls []struct{}) ([]ruleNumbers, error) {
+		if err := places.Take(ctx, rules.payer, 1); err != nil {
+			return nil, err
+		}
+		defer places.Give(rules.payer, 1)
 		rows, err := postgres.Retry(ctx, database, db.New(database.Writing()).FaultCount, db.FaultCountParams{
 			AccountID: rules.account, Ids: rules.ids[:rules.number], OpenID: rules.open, Requests: int64(len(calls)),
 		})
@@ -178,9 +184,9 @@ func (f *Injector) hasStillNone(account int64, entry *cachedRules) bool {
 // Choose returns the rule that applies to a request of a sandbox, or nil. It tries the
 // rules for the operation in order. Each counts the request, and the first that selects
 // it applies.
-func (f *Injector) Choose(ctx context.Context, account int64, operation string) (*Rule, error) {
+func (f *Injector) Choose(ctx context.Context, payer, account int64, operation string) (*Rule, error) {
 	for range attempts {
-		rule, replaced, err := f.tryRules(ctx, account, operation)
+		rule, replaced, err := f.tryRules(ctx, payer, account, operation)
 		if err != nil || !replaced {
 			return rule, err
 		}
@@ -191,7 +197,7 @@ func (f *Injector) Choose(ctx context.Context, account int64, operation string) 
 
 // tryRules tries the rules for an operation in order, until one applies or turns out to
 // have been replaced.
-func (f *Injector) tryRules(ctx context.Context, account int64, operation string) (rule *Rule, replaced bool, err error) {
+func (f *Injector) tryRules(ctx context.Context, payer, account int64, operation string) (rule *Rule, replaced bool, err error) {
 	all, err := f.rules(ctx, account)
 	if err != nil {
 		return nil, false, err
@@ -205,7 +211,7 @@ func (f *Injector) tryRules(ctx context.Context, account int64, operation string
 	for len(rest) > 0 {
 		tried := rest[:untilOpen(rest)]
 		rest = rest[len(tried):]
-		rules := countedRules{account: account, number: len(tried)}
+		rules := countedRules{payer: payer, account: account, number: len(tried)}
 		for i, rule := range tried {
 			rules.ids[i] = rule.ID
 			if !isUsedUp(rule) {
@@ -270,7 +276,11 @@ func Replace(ctx context.Context, queries *db.Queries, sandbox int64, rules []db
 	if err := account.Enter(ctx, queries, sandbox, true); err != nil {
 		return nil, err
 	}
-	if _, err := queries.StoreDeleteFaults(ctx, sandbox); err != nil {
+	deleted, err := queries.StoreDeleteFaults(ctx, sandbox)
+	if err == nil && deleted == 0 && len(rules) == 0 { // maybe a retry of a request whose commit waits
+		queries.StandbyAwait(ctx, []int64{sandbox}).Exec(func(_ int, failed error) { err = failed })
+	}
+	if err != nil {
 		return nil, err
 	}
 	for _, rule := range rules {

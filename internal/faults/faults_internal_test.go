@@ -22,7 +22,7 @@ func TestForgetFaults(t *testing.T) {
 
 func testForgetFaults(t *testing.T) {
 	t.Helper()
-	f := New(&postgres.DB{}, nil)
+	f := New(&postgres.DB{}, nil, nil)
 	reads := map[int64]int{}
 	var during func()
 	f.reads = coalesce.New(sharedReads, func(_ context.Context, account int64, calls []struct{}) ([][]Rule, error) {
@@ -62,7 +62,7 @@ func TestAnnouncedChange(t *testing.T) {
 func testAnnouncedChange(t *testing.T) {
 	t.Helper()
 	verifier := auth.NewVerifier(nil, nil)
-	f := New(&postgres.DB{}, verifier)
+	f := New(&postgres.DB{}, verifier, nil)
 	var rules []Rule
 	reads := 0
 	f.reads = coalesce.New(sharedReads, func(context.Context, int64, []struct{}) ([][]Rule, error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/admission"
 	"petstore/internal/auth"
 	"petstore/internal/docs"
 	"petstore/internal/exchange"
@@ -102,6 +103,7 @@ type API struct {
 	Faults  *faults.Injector
 	// Recorder records the requests of sandboxes; nil: nobody does.
 	Recorder *exchange.Recorder
+	Locks    *admission.Pool[int64] // [Limits.Locks]
 }
 
 // Spec is openapi.yaml in the formats that the server returns, and its operations by method
@@ -147,7 +149,7 @@ func New(options Options, api API) (*Gate, error) {
 		options:     options,
 		api:         api,
 		queries:     db.New(options.DB),
-		Limits:      newLimits(options, options.DB.LockWaits()),
+		Limits:      newLimits(options, api.Locks),
 		compressor:  newCompressor(),
 		shutDown:    make(chan struct{}),
 		corsHeaders: corsHeaders(options.CORSOrigins),

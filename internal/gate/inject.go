@@ -40,7 +40,7 @@ func (g *Gate) injectFault(c *gin.Context) error {
 	if !state.identity.IsSandbox() || !state.route.HasFaults() || observes(c.Request) {
 		return nil
 	}
-	rule, err := g.api.Faults.Choose(c.Request.Context(), state.identity.AccountID, state.route.Operation)
+	rule, err := g.api.Faults.Choose(c.Request.Context(), state.identity.Payer(), state.identity.AccountID, state.route.Operation)
 	if rule == nil {
 		return err
 	}

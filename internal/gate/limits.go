@@ -42,9 +42,8 @@ type Limits struct {
 	policy, sandboxPolicy []string
 }
 
-// newLimits returns the limits of a server with this number of connections that may wait
-// for locks.
-func newLimits(options Options, lockWaits int) *Limits {
+// newLimits returns the limits of a server.
+func newLimits(options Options, locks *admission.Pool[int64]) *Limits {
 	ofSandboxes := ratelimit.Limit{PerMinute: halfOf(options.AccountLimit.PerMinute), Burst: halfOf(options.AccountLimit.Burst)}
 	l := &Limits{
 		requests:  admission.New[int64](admission.Requests.Of(options.MaxInFlight)),
@@ -55,7 +54,7 @@ func newLimits(options Options, lockWaits int) *Limits {
 		longPolls: admission.New[int64](admission.LongPolls),
 		streams:   admission.New[int64](admission.Streams),
 		Counts:    admission.New[int64](admission.Counts),
-		Locks:     admission.New[int64](admission.Locks.Of(lockWaits)),
+		Locks:     locks,
 		Loads:     admission.New[int64](admission.Loads),
 		keys:      ratelimit.New[int64](options.KeyLimit, options.Now),
 		accounts:  ratelimit.New[int64](options.AccountLimit, options.Now),

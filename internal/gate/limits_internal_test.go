@@ -24,7 +24,7 @@ func TestRateLimitHeader(t *testing.T) {
 		{PerMinute: 5, Burst: 20_000},
 	} {
 		now := time.Now()
-		l := newLimits(Options{KeyLimit: limit, Now: func() time.Time { return now }}, 1)
+		l := newLimits(Options{KeyLimit: limit, Now: func() time.Time { return now }}, nil)
 		random := rand.New(rand.NewPCG(1, 2))
 		for range 2000 {
 			header, bucket := takeToken(l)
@@ -76,7 +76,7 @@ func pass(t testing.TB, l *Limits, header http.Header) {
 }
 
 func BenchmarkLimits(b *testing.B) {
-	l := newLimits(Options{KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 10}, AccountLimit: ratelimit.Limit{PerMinute: 240, Burst: 40}, MaxInFlight: 1, Now: steady()}, 1)
+	l := newLimits(Options{KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 10}, AccountLimit: ratelimit.Limit{PerMinute: 240, Burst: 40}, MaxInFlight: 1, Now: steady()}, nil)
 	header := http.Header{}
 	b.ReportAllocs()
 	for b.Loop() {
