@@ -15,7 +15,10 @@ fi
 sequences=$(old --command="SELECT format('SELECT setval(%1\$L, greatest(%2\$s, (SELECT last_value FROM %1\$s)));', format('%I.%I', schemaname, sequencename), last_value) FROM pg_sequences WHERE last_value IS NOT NULL")
 new --command="$sequences" >/dev/null
 if [ "$(new --command="SELECT count(*) FROM pg_subscription WHERE subname = 'petstore' AND subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())")" != 0 ]; then
-	end=$(old --command='SELECT pg_current_wal_lsn()')
+	# Some commits do not wait for the disk, such as those of the record of a sandbox, and only WAL on
+	# disk is sent. The commit of this message waits, and so flushes everything before it.
+	old --command='SET synchronous_commit = local' --command="SELECT pg_logical_emit_message(true, 'petstore', '')" >/dev/null
+	end=$(old --command='SELECT pg_current_wal_flush_lsn()')
 	until reached=$(old --command="SELECT confirmed_flush_lsn >= '$end' FROM pg_replication_slots WHERE slot_name = 'petstore'") && [ "$reached" = t ]; do
 		if [ -z "$reached" ]; then
 			echo "the old server does not respond, or has no slot petstore" >&2

@@ -17,7 +17,8 @@ import (
 // majorUpgrade is row 55: the database moves to a newer major version of PostgreSQL, by logical
 // replication while clients write, and by a dump while nobody does. No acknowledged write is lost. The feeds make
 // the lists, and no id comes again. A token of the former server is refused. The owner of the tables
-// must own the new database, so that it can create partitions of events.
+// must own the new database, so that it can create partitions of events. The record of a sandbox moves up to
+// its last request, though its commits do not wait for the disk.
 func majorUpgrade(ctx context.Context, f *fixture) string {
 	const writers, pause = 16, 2 * time.Second
 	f.needClients()
@@ -27,6 +28,8 @@ func majorUpgrade(ctx context.Context, f *fixture) string {
 	m := &majors{fixture: f, newer: must.Get(localpg.Find(ctx, os.Getenv("PETSTORE_PG_NEW"), nil))}
 	old := m.startOld(ctx)
 	s := m.serveFrom(ctx, old)
+	sandbox := s.withKey(s.create(ctx, "/sandboxes", `{"sample": "empty"}`))
+	sandbox.want(ctx, http.StatusOK, "GET", "/pets", "") // so that the last use of its key is on the disk
 	for store := range s.keys {
 		m.before = append(m.before, s.api.store(store).readStore(ctx))
 	}
@@ -48,8 +51,12 @@ func majorUpgrade(ctx context.Context, f *fixture) string {
 	stopped := time.Now()
 	m.acknowledged = load.finish()
 	m.acknowledged.wantOnly(http.StatusCreated)
+	sandbox.want(ctx, http.StatusOK, "GET", "/pets", "")
 	must.Hold(s.api.terminate(ctx) == 0, "the service failed")
 	f.script(ctx, "deploy/backup/cutover.sh", old, nil, "NEW_URL="+replicated.url(), "PETSTORE_SERVING_ROLE="+servingRole)
+	const recorded = "SELECT max(last_number) FROM exchange_logs"
+	was, is := old.count(ctx, recorded), replicated.count(ctx, recorded)
+	must.Hold(was > 0 && is == was, "the new server has %d of %d requests of the sandbox", is, was)
 	byReplication := m.check(ctx, replicated, stopped)
 
 	stopped = time.Now()
@@ -77,6 +84,7 @@ func (m *majors) startOld(ctx context.Context) *database {
 	m.script(ctx, "deploy/backup/dump.sh", template, []string{dump})
 	settings := maps.Clone(durable)
 	settings["wal_level"] = "logical"
+	settings["wal_writer_delay"] = "10s" // until then, a commit that does not wait is only in memory
 	old := m.startEmpty(ctx, localpg.Options{Binaries: m.postgres, Dir: filepath.Join(m.dir, "old"), Disposable: true, Settings: settings})
 	m.restoreDump(ctx, old, dump, "--nothing-lost")
 	return old
