@@ -294,12 +294,15 @@ func (q *exchangeQuery) next(after int64, most int32) db.ExchangesAfterParams {
 // awaitRequest waits until the record has a request that matches, the time is over or the server
 // shuts down.
 func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Duration) error {
+	from := q.after.number
 	look := func(ctx context.Context, queries *db.Queries) (seen gate.Seen, err error) {
 		if seen.Newest, err = endOfRecord(ctx, queries, q.account); err != nil {
 			return seen, err
 		}
-		found, err := queries.ExchangesAfter(ctx, q.next(q.after.number, 1))
-		seen.Found = len(found) > 0
+		found, err := queries.ExchangesAfter(ctx, q.next(from, 1))
+		if seen.Found = len(found) > 0; err == nil && !seen.Found {
+			from = max(from, seen.Newest) // the next look does not read these again
+		}
 		return seen, err
 	}
 	seen, err := look(c.Request.Context(), s.reads) // as the page, if it need not wait

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,11 +12,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/exchange"
+	"petstore/internal/postgres"
 )
 
 // ownRecord is the path of the record of the client's sandbox.
@@ -294,6 +297,44 @@ func TestRecordWaits(t *testing.T) {
 	p.get("/pets").want(200)
 	p.get("/pets/2").want(200)
 	stream.wantRequest(200)
+}
+
+// lookedAfter has the number after which a server looked last for exchanges.
+type lookedAfter struct{ atomic.Int64 }
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (l *lookedAfter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, "-- name: ExchangesAfter ") {
+		number, _ := data.Args[1].(int64)
+		l.Store(number)
+	}
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (l *lookedAfter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestWaitReadsOnce: a request that waits for a match does not read the requests again that do not
+// match, each time another one ends.
+func TestWaitReadsOnce(t *testing.T) {
+	t.Parallel()
+	parent := start(t)
+	id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
+	var last lookedAfter
+	pool, err := postgres.Open(t.Context(), parent.dbURL, 4, &last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	p := parent.as(key).with(func(o *api.Options) { o.DB = pool })
+	p.recordRequests(id, 1, 5)
+	received := p.waitFor(ownRecord + "?status=404")
+	p.until("the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
+	p.get("/pets/4711").want(404)
+	received().want(200)
+	if last.Load() != 5 {
+		t.Errorf("the last look reads again what follows %d", last.Load())
+	}
 }
 
 // TestStreamAfterALoss: a crash of the database can lose the newest requests. A stream that has sent
