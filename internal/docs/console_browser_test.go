@@ -45,6 +45,7 @@ func TestConsole(t *testing.T) {
 	t.Run("ended sandbox", s.endedSandbox)
 	t.Run("revoked key", s.revokedKey)
 	t.Run("the server is lost and comes back", s.lostServer)
+	t.Run("a response is lost", s.lostResponses)
 	t.Run("the data of the reference is away", s.consoleWithoutData)
 	t.Run("limits", s.limited)
 	t.Run("keyboard", s.consoleKeyboard)
@@ -323,7 +324,7 @@ func (s *shop) requests(t *testing.T) {
 	}))
 	const note = `document.querySelector(".tools .problem-note")?.textContent.trim()`
 	get[bool](p, `!(window.whole = window.fetch)`)
-	for response, want := range map[string]string{`"", { status: 503 }`: "The server returned 503.", `"{"`: "The archive is not complete. Try again."} {
+	for response, want := range map[string]string{`"", { status: 503 }`: "The server returned 503.", `new ReadableStream({ start: (body) => body.error() })`: "The connection is lost."} {
 		get[bool](p, `!(window.fetch = () => Promise.resolve(new Response(`+response+`)))`)
 		p.button(".tools", "Save HAR")
 		p.wait(note + fmt.Sprintf(` === %q && document.querySelectorAll(".tools .problem-note").length === 1`, want))
@@ -876,6 +877,43 @@ func (s *shop) lostServer(t *testing.T) {
 		t.Errorf("the rows are %q", got)
 	}
 	p.expectFailures("ERR_")
+}
+
+// lostResponses ends a connection inside the body of a response.
+func (s *shop) lostResponses(t *testing.T) {
+	id, key := s.sandbox(t, "lost responses", "empty")
+	var lost atomic.Bool // whether the next response of the list, or to a form, is lost
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isLost := (strings.HasSuffix(r.URL.Path, "/requests") || r.Method == http.MethodPost) && lost.CompareAndSwap(true, false); !isLost {
+			s.server.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Length", "100")
+		fmt.Fprint(w, `[{"id":`)
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
+		panic(http.ErrAbortHandler)
+	}))
+	t.Cleanup(server.Close)
+	lost.Store(true)
+	p := s.signIn(t, key, "#requests/"+id, look{url: server.URL})
+	t.Cleanup(func() { p.expectFailures("ERR_") })
+	p.wait(`document.querySelector(".empty .problem-note")?.textContent.includes("The connection is lost. Trying again in 1 s.")`)
+	p.wait(`document.querySelector(".state.live")`)
+	p.click(`#sidebar a[href^="#keys"]`)
+	p.rows(1)
+	p.button(".tools", "New API key")
+	p.fillIn("dialog", "name", "lost")
+	p.fillIn("dialog", "scope", "read")
+	lost.Store(true)
+	p.button("dialog", "Create")
+	p.wait(`document.querySelector("dialog[open] .problem-note")?.textContent.trim() === "The connection is lost."`)
+	p.button("dialog", "Create")
+	if secret := p.secret(); !strings.HasPrefix(secret, "petstore_") {
+		t.Errorf("the secret is %q", secret)
+	}
+	p.rows(2)
 }
 
 // consoleWithoutData checks that the console says when its data is missing, and keeps the key.

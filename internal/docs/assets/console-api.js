@@ -17,14 +17,15 @@ export class Failure extends Error {
   }
 }
 
-/** Sends a request, and returns the response if it is successful. */
+/** Sends a request, and returns the response if it is successful, with the whole body unless it is a stream. */
 export async function send(key, method, path, { body, headers, signal } = {}) {
   let response;
   try {
     const type = body === undefined ? {} : { "Content-Type": "application/json" };
     response = await fetch(serverURL() + path, { method, body, signal, cache: "no-store", headers: { Authorization: `Bearer ${key}`, "Petstore-Observer": "true", ...type, ...headers } });
+    if (headers?.Accept !== "text/event-stream") response = new Response((await response.text()) || null, response);
   } catch (error) {
-    throw signal?.aborted ? error : new Failure({ message: "The server does not respond." });
+    throw signal?.aborted ? error : new Failure({ message: response ? "The connection is lost." : "The server does not respond." });
   }
   if (response.ok) return response;
   const problem = (await response.json().catch(() => null)) ?? {};

@@ -151,7 +151,9 @@ async function download(button, store, filters) {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // after the download has begun
   } catch (failure) {
-    tools.append(problem(failure instanceof Failure ? failure : new Failure({ message: "The archive is not complete. Try again." })));
+    if (!(failure instanceof Failure)) throw failure;
+    tools.append(problem(failure));
+  } finally {
+    button.disabled = false;
   }
-  button.disabled = false;
 }
