@@ -483,7 +483,9 @@ func (s *shop) events(t *testing.T) {
 	s.as(t, key).do("POST", "/messages", object{"message": "Three"})
 	s.as(t, key).do("POST", "/categories", object{"name": "Four"})
 	p.rows(2)
-	p.click(".rows > li a")
+	s.as(t, key).do("POST", "/categories", object{"name": "a\u2028b"}) // which ends no line of the stream
+	p.rows(3)
+	p.click(".rows > li:nth-child(2) a")
 	p.wait(`document.querySelector(".detail pre")?.textContent.includes('"name": "Four"')`)
 	if got := p.text(".detail"); !strings.Contains(got, "evt_") || !strings.Contains(got, "/categories/") {
 		t.Errorf("the event is %s", got)

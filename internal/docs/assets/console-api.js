@@ -100,7 +100,7 @@ async function* messages(body, heard) {
     const lines = (rest + part.value).split("\n");
     rest = lines.pop();
     for (const line of lines) {
-      const [, name, value] = /^(\w+): ?(.*)$/.exec(line) ?? [];
+      const [, name, value] = /^(\w+): ?(.*)$/s.exec(line) ?? []; // U+2028 ends no line
       if (name) message[name] = value;
       else if (line === "") {
         yield message;
