@@ -465,6 +465,18 @@ func (s *shop) manyRequests(t *testing.T) {
 	p.wait(`location.hash.includes("before=") && document.querySelectorAll(".rows > li").length === 100 && !document.querySelector(".state").textContent`)
 	p.button(".turn-pages", "Newest")
 	p.wait(`!location.hash.includes("before=") && document.querySelector(".state.live")`)
+
+	// Long requests make short pages.
+	id, key = s.sandbox(t, "long requests", "empty")
+	for range 100 {
+		s.as(t, key).do("GET", "/pets?name="+strings.Repeat("x", 6000), nil)
+	}
+	p.do(chromedp.Navigate(s.url + "/console?long#requests/" + id))
+	p.button(".turn-pages", "Older")
+	p.wait(`location.hash.includes("before=") && document.querySelector(".turn-pages").textContent === "Newest"`)
+	if rows := p.count(".rows > li"); rows == 0 || rows >= 100 {
+		t.Errorf("the second page has %d rows", rows)
+	}
 }
 
 func (s *shop) events(t *testing.T) {
@@ -513,9 +525,12 @@ func (s *shop) events(t *testing.T) {
 
 	// Long events make short pages.
 	_, key = s.sandbox(t, "long events", "empty")
-	for range 40 {
-		s.as(t, key).do("POST", "/messages", object{"message": strings.Repeat("😀", 4000)})
+	queue := func(number int) {
+		for range number {
+			s.as(t, key).do("POST", "/messages", object{"message": strings.Repeat("😀", 4000)})
+		}
 	}
+	queue(40)
 	p = s.signIn(t, key, "#events?after=oldest", look{})
 	p.wait(`document.querySelector(".turn-pages").textContent === "NewestLater"`)
 	if rows := p.count(".rows > li"); rows == 0 || rows >= 40 {
@@ -523,6 +538,10 @@ func (s *shop) events(t *testing.T) {
 	}
 	p.button(".turn-pages", "Later")
 	p.wait(`document.querySelector(".rows > li:last-child .row-sequence")?.textContent === "40" && document.querySelector(".turn-pages").textContent === "Newest"`)
+	queue(961)
+	p.button(".turn-pages", "Newest")
+	p.wait(`document.querySelector(".turn-pages").textContent === "Oldest" && document.querySelector(".state.live")`)
+	p.rows(1)
 }
 
 func (s *shop) webhooks(t *testing.T) {

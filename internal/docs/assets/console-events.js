@@ -47,27 +47,30 @@ export function eventsView(context) {
 }
 
 // The API lists events from the oldest. A short feed is read whole. Of a long one, the view
-// begins with the newest event, and a link leads to the pages from the oldest.
+// begins with the newest event, and a link leads to the pages from the oldest. A page may have few
+// events, or none, although more follow: the server limits its bytes, and the events that it looks
+// through for those of a type. So its link to the next page says whether it ends the feed. The ids
+// of events sort by number.
 async function first({ store, query, isPage, signal }) {
   const type = query.get("type") ?? undefined;
   const page = (more) => read("listEvents", { store, query: { ...(type && { type }), ...more }, signal });
   const after = query.get("after");
   if (isPage) {
-    // A page may have few events, or none, although more follow: the server limits its bytes, and
-    // the events that it looks through for those of a type.
     const { data, next } = await page({ limit: pageSize, ...(after !== "oldest" && { after }) });
     const { next: end } = await page({ after: "latest", limit: 1 });
-    return { items: data, later: ![after, end.after].includes(next.after) && next.after };
+    return { items: data, later: next.after < end.after && next.after };
   }
+  const [oldest] = (await read("listEvents", { store, query: { limit: 1 }, signal })).data;
+  if (!oldest) return { items: [] };
+  const { next: end } = await page({ after: "latest", limit: 1 });
+  const newest = (await read("getEvent", { store, path: { eventId: end.after }, signal })).data;
+  if (newest.sequence - oldest.sequence >= whole) return { items: !type || newest.type === type ? [newest] : [], last: newest.id, more: true };
   const items = [];
-  for (let last; ; ) {
-    const { data } = await page({ limit: 200, ...(last && { after: last }) });
+  let last = "";
+  while (last < end.after) {
+    const { data, next } = await page({ limit: 200, ...(last && { after: last }) });
     items.push(...data);
-    last = data.at(-1)?.id ?? last;
-    if (data.length < 200) return { items: items.reverse().slice(0, 200), last };
-    if (items.length > 200) continue;
-    const { next } = await page({ after: "latest", limit: 1 });
-    const newest = (await read("getEvent", { store, path: { eventId: next.after }, signal })).data;
-    if (newest.sequence - items[0].sequence > whole) return { items: !type || newest.type === type ? [newest] : [], last: newest.id, more: true };
+    last = next.after;
   }
+  return { items: items.reverse().slice(0, 200), last };
 }

@@ -25,10 +25,10 @@ export function requestsView(context) {
       pages: ["before"],
       empty: (filtered) => (filtered ? h("p", null, "No request matches.") : h("div", null, h("p", null, "No requests yet. Send one with a key of this sandbox, and it appears here."), h("p", null, "A record keeps the newest 5,000 requests for 24 hours."))),
       async first({ path, query, signal }) {
-        const { data } = await read("listRecordedRequests", { path, query: { limit: 100, ...Object.fromEntries(query) }, signal });
-        return { items: data, last: data[0]?.id };
+        const { data, next } = await read("listRecordedRequests", { path, query: { limit: 100, ...Object.fromEntries(query) }, signal });
+        return { items: data, last: data[0]?.id, more: Boolean(next) };
       },
-      turn: ({ items, href }) => (items.length === 100 ? [h("a", { href: href({ before: items.at(-1).id }) }, "Older")] : []),
+      turn: ({ items, more, href }) => (more ? [h("a", { href: href({ before: items.at(-1).id }) }, "Older")] : []),
       cells: requestCells,
       detail: exchange,
       tools: ({ reload, query }) => [
