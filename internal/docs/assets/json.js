@@ -62,7 +62,9 @@ function identifier(name) {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? name : JSON.stringify(name);
 }
 
+// Python lacks the escape \/ of JSON.
 function pythonText(text) {
+  if (text.startsWith('"')) return JSON.stringify(JSON.parse(text));
   return { true: "True", false: "False", null: "None" }[text] ?? text;
 }
 
