@@ -10,6 +10,8 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path"
@@ -150,6 +152,29 @@ console.log(JSON.stringify(listeners));
 `, &listeners)
 	if diff := cmp.Diff([]int{0, 1, 0}, listeners); diff != "" {
 		t.Errorf("listeners after a pause, during one and after its end (-want +got):\n%s", diff)
+	}
+}
+
+// TestBlankHeader: the sample for curl sends a header without a value.
+func TestBlankHeader(t *testing.T) {
+	t.Parallel()
+	var got http.Header
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header }))
+	t.Cleanup(server.Close)
+	var command string
+	runModules(t, `
+import { sample } from "./languages.js";
+
+const headers = [["Empty", ""], ["Blank", " \t"], ["Full", "it's a value"]];
+console.log(JSON.stringify(sample("cURL", { method: "GET", path: "/", query: [], headers }, { url: "`+server.URL+`" })));
+`, &command)
+	if output, err := exec.CommandContext(t.Context(), "sh", "-c", command).CombinedOutput(); err != nil {
+		t.Fatalf("%s\n%v %s", command, err, output)
+	}
+	for name, want := range map[string]string{"Empty": "", "Blank": "", "Full": "it's a value"} {
+		if diff := cmp.Diff([]string{want}, got[name]); diff != "" {
+			t.Errorf("%s: the header %s (-form +request):\n%s", command, name, diff)
+		}
 	}
 }
 

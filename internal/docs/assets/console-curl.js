@@ -1,8 +1,7 @@
 // Writes a recorded request as a command that sends it again.
+import { curlHeader, quoted } from "./request.js";
 
 const left = /^(host|authorization|content-length|connection|accept-encoding|user-agent|transfer-encoding|x-forwarded-.*|x-request-id|traceparent|tracestate)$/i;
-
-const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /**
  * Returns a curl command for a POSIX shell. It quotes all parts of the request, which may have any
@@ -15,7 +14,8 @@ export function curl({ method, path, query, request }) {
   // With -X HEAD, curl waits for the body that the response announces.
   const by = method === "HEAD" && body === "" ? "--head" : `-X ${/^[A-Z]+$/.test(method) ? method : quoted(method)}`;
   const parts = [`curl ${by} "$PETSTORE_URL"${quoted(target)}`, '-H "Authorization: Bearer $PETSTORE_API_KEY"'];
-  for (const { name, value } of headers) if (!left.test(name)) parts.push(`-H ${quoted(`${name}: ${value}`)}`);
+  if (/\/(\.|%2e){1,2}(\/|$)/i.test(path)) parts.push("--path-as-is"); // otherwise curl removes these segments
+  for (const { name, value } of headers) if (!left.test(name)) parts.push(curlHeader(name, value));
   if (body !== "") parts.push(binary ? "--data-binary @-" : `--data-raw ${quoted(body)}`);
   const kept = binary ? atob(body).length : new TextEncoder().encode(body).length;
   const notes = [

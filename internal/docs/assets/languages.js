@@ -1,7 +1,7 @@
 // Writes a request as code. Pure functions: the page shows what they return, and x-codeSamples
 // in the spec has what they return for the first values of each operation.
 import { read, rounds, styles, write } from "./json.js";
-import { encode, target } from "./request.js";
+import { curlHeader, encode, quoted, target } from "./request.js";
 
 const writers = { cURL: curl, JavaScript: javaScript, Python: python, Go: go, CLI: cli };
 
@@ -30,7 +30,7 @@ function treeOf({ body }) {
 
 // Quotes text for a POSIX shell, unless it needs no quotes.
 function shell(text) {
-  return /^[\w./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+  return /^[\w./:@%+=,-]+$/.test(text) ? text : quoted(text);
 }
 
 function curl(request, { url, key }) {
@@ -40,7 +40,7 @@ function curl(request, { url, key }) {
   const parts = [`curl ${method === "GET" ? "--get" : `-X ${method}`} "${base}${inURL}"`, "--fail-with-body"];
   if (returns === "text/event-stream") parts.push("--no-buffer");
   if (keyed) parts.push(`-H "Authorization: Bearer ${key || "$PETSTORE_API_KEY"}"`);
-  for (const [name, value] of headers) parts.push(`-H ${shell(`${name}: ${value}`)}`);
+  for (const [name, value] of headers) parts.push(curlHeader(name, value));
   if (method === "GET") {
     for (const [name, value] of query) {
       parts.push(encode(value) === value ? `-d ${name}=${value}` : `--data-urlencode ${shell(`${name}=${value}`)}`);
@@ -57,8 +57,6 @@ function curl(request, { url, key }) {
   if (returns === "") parts.push("-w '%{http_code}\\n'");
   return parts.join(" \\\n  ");
 }
-
-const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 function javaScript(request, { url, key }) {
   const { method, headers, type, body, returns, keyed } = request;

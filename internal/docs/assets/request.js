@@ -55,6 +55,12 @@ export function encode(text) {
   return encodeURIComponent(text.toWellFormed?.() ?? text).replaceAll(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
 }
 
+/** Quotes text for a POSIX shell. */
+export const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
+
+/** Returns the argument of curl for a header. With a colon and no value, curl would leave the header out. */
+export const curlHeader = (name, value) => `-H ${quoted(/^[ \t]*$/.test(value) ? `${name};` : `${name}: ${value}`)}`;
+
 /** Returns the path of a request with its query. */
 export function target({ path, query }) {
   const pairs = query.map(([name, value]) => `${encode(name)}=${encode(value)}`);
