@@ -2,8 +2,9 @@ package exchange
 
 import (
 	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,43 +18,107 @@ import (
 // Redacted replaces a secret.
 const Redacted = "[redacted]"
 
-// secrets matches texts with the shape of an API key (package auth) or of the secret of a webhook
-// (package standardwebhooks). It also matches a part of one that is a little longer than a display
-// prefix. Characters of it may be escaped as in JSON, a URL or a JSON Pointer.
-var secrets = regexp.MustCompile(`petstore_[0-9A-Za-z\\%]{11,}[0-9A-Za-z_\\%]*|whsec_[0-9A-Za-z+/_=\\%~-]{8,}`)
-
-// wholeKeys and wholeSecrets match whole secrets, the first only by their length.
-var (
-	wholeKeys    = regexp.MustCompile(`petstore_[0-9A-Za-z]{36}`)
-	wholeSecrets = regexp.MustCompile(`whsec_[0-9A-Za-z+/_=\\%~-]{32,}`)
+// The prefixes of API keys (package auth) and of the secrets of webhooks (package standardwebhooks).
+const (
+	keyPrefix     = "petstore_"
+	webhookPrefix = "whsec_"
 )
+
+// The characters of both besides letters and digits. They may be escaped as in JSON, a URL or a JSON
+// Pointer.
+const (
+	keyChars     = `\%`
+	webhookChars = `+/_=\%~-`
+)
+
+// secrets matches texts with the shape of a secret, or of a part of one that is a little longer than a
+// display prefix.
+var secrets matcher
+
+// matcher does what a regular expression does in milliseconds, with texts that a client chooses.
+type matcher struct{}
+
+// cut returns the text before the first match and the text after it.
+func (matcher) cut(text string) (before, after string, found bool) {
+	const leastOfKey, leastOfWebhook = 11, 8
+	for end := 0; ; { // of a prefix
+		next := strings.IndexByte(text[end:], '_')
+		if next < 0 {
+			return text, "", false
+		}
+		end += next + 1
+		switch rest := text[end:]; {
+		case strings.HasSuffix(text[:end], keyPrefix) && span(rest, keyChars) >= leastOfKey:
+			return text[:end-len(keyPrefix)], rest[span(rest, keyChars+"_"):], true
+		case strings.HasSuffix(text[:end], webhookPrefix) && span(rest, webhookChars) >= leastOfWebhook:
+			return text[:end-len(webhookPrefix)], rest[span(rest, webhookChars):], true
+		}
+	}
+}
+
+// MatchString reports whether a text has a match.
+func (m matcher) MatchString(text string) bool {
+	_, _, found := m.cut(text)
+	return found
+}
+
+// replace replaces all matches in a text.
+func (m matcher) replace(text, by string) string {
+	before, after, found := m.cut(text)
+	if !found {
+		return text
+	}
+	var replaced strings.Builder
+	for ; found; before, after, found = m.cut(after) {
+		replaced.WriteString(before + by)
+	}
+	return replaced.String() + before
+}
+
+// span returns the number of letters, digits and other characters with which a text begins.
+func span(text, others string) int {
+	for i := range len(text) {
+		char := text[i]
+		isCommon := '0' <= char && char <= '9' || 'A' <= char && char <= 'Z' || 'a' <= char && char <= 'z'
+		if !isCommon && strings.IndexByte(others, char) < 0 {
+			return i
+		}
+	}
+	return len(text)
+}
 
 // hasSecret reports whether a text without escapes has a whole secret. Other texts, such as
 // petstore_integration_test_1, may only look like a part of one.
 func hasSecret(text string) bool {
-	return mayHide(text) && (wholeSecrets.MatchString(text) || slices.ContainsFunc(wholeKeys.FindAllString(text, -1), func(key string) bool {
-		_, err := auth.ParseSecret(key) // checks the checksum
-		return err == nil
-	}))
+	const keyLength, leastOfWebhook = len(keyPrefix) + 36, 32
+	for _, rest, found := strings.Cut(text, keyPrefix); found; _, rest, found = strings.Cut(rest, keyPrefix) {
+		key := text[len(text)-len(rest)-len(keyPrefix):]
+		if _, err := auth.ParseSecret(key[:min(len(key), keyLength)]); err == nil { // checks the checksum
+			return true
+		}
+	}
+	for _, rest, found := strings.Cut(text, webhookPrefix); found; _, rest, found = strings.Cut(rest, webhookPrefix) {
+		if span(rest, webhookChars) >= leastOfWebhook {
+			return true
+		}
+	}
+	return false
 }
 
 // mayHide reports whether a text may have a secret. It costs less than a match.
 func mayHide(text string) bool {
-	return strings.Contains(text, "petstore_") || strings.Contains(text, "whsec_")
+	return strings.Contains(text, keyPrefix) || strings.Contains(text, webhookPrefix)
 }
-
-// escapes match a character that is escaped in JSON, and a byte that is escaped in a URL.
-var escapes = []*regexp.Regexp{regexp.MustCompile(`\\u[0-9a-fA-F]{4}`), regexp.MustCompile(`%[0-9a-fA-F]{2}`)}
 
 // redact replaces the secrets in a text, and also what may be a part of one. If that is there only in an
 // escaped form, it replaces the whole text. It reports whether the text has a whole secret.
 func redact(text string) (redacted string, found bool) {
 	redacted = text
 	if mayHide(text) {
-		redacted = secrets.ReplaceAllLiteralString(text, Redacted)
+		redacted = secrets.replace(text, Redacted)
 	}
 	if strings.IndexByte(text, '\\') < 0 && strings.IndexByte(text, '%') < 0 {
-		return redacted, hasSecret(text)
+		return redacted, redacted != text && hasSecret(text)
 	}
 	if rest := decode(redacted); mayHide(rest) && secrets.MatchString(rest) {
 		redacted = Redacted
@@ -64,17 +129,39 @@ func redact(text string) (redacted string, found bool) {
 	return redacted, hasSecret(decode(text))
 }
 
-// decode replaces the escaped characters in a text, which may be escaped several times.
+// decode replaces the escaped characters in a text. A character may be escaped any number of times, and
+// complete the next escape. So decode looks for an escape after each character of the result.
 func decode(text string) string {
-	for range 2 * len(escapes) {
-		for _, escape := range escapes {
-			text = escape.ReplaceAllStringFunc(text, func(code string) string {
-				char, _ := strconv.ParseUint(strings.TrimLeft(code, `\u%`), 16, 16)
-				return string(rune(char))
-			})
+	decoded := make([]byte, 0, len(text))
+	for i := range len(text) {
+		decoded = append(decoded, text[i])
+		for found := true; found; {
+			decoded, found = unescapeEnd(decoded)
 		}
 	}
-	return text
+	return string(decoded)
+}
+
+// unescapeEnd replaces the escaped character with which a text ends: as %41 in a URL, and as \u0041 or
+// \\ in JSON. It reports whether there is one.
+func unescapeEnd(text []byte) (unescaped []byte, found bool) {
+	var digits int
+	start := len(text)
+	switch {
+	case start >= 2 && text[start-1] == '\\' && text[start-2] == '\\':
+		return text[:start-1], true
+	case start >= 3 && text[start-3] == '%':
+		digits, start = 2, start-3
+	case start >= 6 && text[start-6] == '\\' && text[start-5] == 'u':
+		digits, start = 4, start-6
+	default:
+		return text, false
+	}
+	var char [2]byte
+	if _, err := hex.Decode(char[len(char)-digits/2:], text[len(text)-digits:]); err != nil {
+		return text, false
+	}
+	return utf8.AppendRune(text[:start], rune(binary.BigEndian.Uint16(char[:]))), true
 }
 
 // Raw is a message before it is redacted.

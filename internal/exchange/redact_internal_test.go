@@ -39,6 +39,9 @@ func TestRedact(t *testing.T) {
 		strings.ReplaceAll(secret, "/", `\/`): "[redacted]",
 		"a=" + strings.ReplaceAll(key, "_", "%5F"):                          "[redacted]",
 		"a=" + strings.ReplaceAll(key, "_", "%255F"):                        "[redacted]",
+		strings.ReplaceAll(key, "_", "%"+strings.Repeat("25", 4)+"5F"):      "[redacted]",
+		strings.ReplaceAll(key, "_", "%"+strings.Repeat("25", 39)+"5F"):     "[redacted]",
+		strings.ReplaceAll(key, "_", `\\\\u005F`):                           "[redacted]",
 		strings.ReplaceAll(key, "p", `\u0070`):                              "[redacted]",
 		strings.ReplaceAll(key, "_", `\u005F`):                              "[redacted]",
 		"/note%20" + key[:25] + "%" + fmt.Sprintf("%X", key[25]) + key[26:]: "/note%20[redacted]",
@@ -49,6 +52,16 @@ func TestRedact(t *testing.T) {
 		got, found := redact(text)
 		if got != want || found != (want != text && !slices.Contains(parts, text)) {
 			t.Errorf("%q: %q, %t; want %q", text, got, found, want)
+		}
+	}
+}
+
+// TestRedactAllocates: a long text is decoded in one pass, however often its characters are escaped.
+func TestRedactAllocates(t *testing.T) { //nolint:paralleltest // AllocsPerRun counts for the whole process
+	for _, part := range []string{"%", `\`, "%41", "%25", `\u0025`, "25", "petstore_"} {
+		text := "%" + strings.Repeat(part, MaxBody/len(part))
+		if got := testing.AllocsPerRun(10, func() { redact(text) }); got > 5 {
+			t.Errorf("redacting %d times %s takes %.0f allocations", MaxBody/len(part), part, got)
 		}
 	}
 }
