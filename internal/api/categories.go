@@ -28,7 +28,7 @@ func categoryFrom(row db.Category) category {
 }
 
 func (s *Server) createCategory(c *gin.Context) error {
-	in := s.decode(c, required("name"), readOnly("id"))
+	in := s.decode(c, keyed, required("name"), readOnly("id"))
 	name, description := in.Name(maxNameLength), in.Text("description", 0, maxDescriptionLength)
 	if err := in.Err(); err != nil {
 		return err

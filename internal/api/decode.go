@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -35,7 +34,7 @@ type decodeOption func(*decoder)
 
 type decoder struct {
 	required, readOnly []string
-	secret             bool
+	keyed, secret      bool
 }
 
 // required names the fields that the body must have.
@@ -43,6 +42,9 @@ func required(names ...string) decodeOption { return func(d *decoder) { d.requir
 
 // readOnly names the fields of the resource that only the server sets.
 func readOnly(names ...string) decodeOption { return func(d *decoder) { d.readOnly = names } }
+
+// keyed reads the Idempotency-Key, under which the write takes effect once.
+func keyed(d *decoder) { d.keyed = true }
 
 // secret rejects an Idempotency-Key, because the response has a secret, and the server
 // never stores one.
@@ -73,7 +75,7 @@ func (s *Server) decode(c *gin.Context, options ...decodeOption) *input {
 // receive reads the Idempotency-Key and the body of a request, and reserves a place among the
 // requests in progress.
 func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
-	if c.Request.Method == http.MethodPost {
+	if d.keyed || d.secret {
 		if in.idempotencyKey, err = idempotencyKey(c.Request, d.secret); err != nil {
 			return err
 		}

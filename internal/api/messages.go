@@ -34,7 +34,7 @@ func messageFrom(row db.Message) message {
 var messageIDPattern = regexp.MustCompile(`^msg_[0-9a-f]{32}$`)
 
 func (s *Server) queueMessage(c *gin.Context) error {
-	in := s.decode(c, required("message"), readOnly("id", "status", "createdAt"))
+	in := s.decode(c, keyed, required("message"), readOnly("id", "status", "createdAt"))
 	text := in.Text("message", 1, maxMessageLength)
 	if err := in.Err(); err != nil {
 		return err

@@ -36,7 +36,7 @@ func (o order) equals(other order) bool {
 }
 
 func (s *Server) placeOrder(c *gin.Context) error {
-	in := s.decode(c, required("petId"), readOnly("id", "complete"))
+	in := s.decode(c, keyed, required("petId"), readOnly("id", "complete"))
 	petID, quantity, shipDate := in.ID("petId"), in.Integer("quantity", 1, maxOrderQuantity), in.Time("shipDate")
 	if err := in.Err(); err != nil {
 		return err

@@ -33,7 +33,7 @@ func stockedPet(p groupcommit.Pet) pet {
 }
 
 func (s *Server) createPet(c *gin.Context) error {
-	in := s.decode(c, required("name", "categoryId"), readOnly("id"))
+	in := s.decode(c, keyed, required("name", "categoryId"), readOnly("id"))
 	name, categoryID, status := in.Name(maxNameLength), in.ID("categoryId"), in.Enum("status", petStatuses...)
 	if err := in.Err(); err != nil {
 		return err

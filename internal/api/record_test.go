@@ -290,6 +290,12 @@ func TestRecordWaits(t *testing.T) {
 		t.Errorf("after a wait without a request: %v", got)
 	}
 
+	for _, preference := range []string{"wait=1, count=exact", "consistency=eventual, wait=1, count=exact"} {
+		if got := p.do("GET", ownRecord, nil, "Prefer", preference).want(200).header.Get("Preference-Applied"); !strings.HasSuffix(got, "wait=1, count=exact") {
+			t.Errorf("the preference %q is applied as %q", preference, got)
+		}
+	}
+
 	stream := p.stream(ownRecord + "?operation=getPet")
 	for _, status := range []int{200, 404} { // those from before
 		stream.wantRequest(status)

@@ -82,7 +82,7 @@ func TestReplayWebhook(t *testing.T) {
 		if diff := cmp.Diff(append([]string{}, want...), p.deliveredEvents(hook)[before:]); diff != "" {
 			t.Errorf("%s: deliveries (-want +got):\n%s", test.what, diff)
 		}
-		if again := decode[replayed](p.post(hook.path()+"/replay", test.body).want(202)); again.Deliveries > 0 {
+		if again := decode[replayed](p.do("POST", hook.path()+"/replay", test.body, "Idempotency-Key", "not valid").want(202)); again.Deliveries > 0 {
 			t.Errorf("%s: a second replay added %d deliveries to those that are pending", test.what, again.Deliveries)
 		}
 		p.deliverAll()
