@@ -10,6 +10,8 @@ import yaml
 
 manifests = list(yaml.safe_load_all(pathlib.Path(sys.argv[1]).read_text()))
 config = pathlib.Path("cmd/petstore/config.go").read_text()
+delivery = pathlib.Path("internal/delivery/delivery.go").read_text()
+guide = pathlib.Path("docs/deploying.md").read_text()
 mistakes = []
 
 
@@ -136,6 +138,21 @@ for name in [*values, *secrets["api"]]:
 stop = container["lifecycle"]["preStop"]["sleep"]["seconds"] + seconds(values["PETSTORE_SHUTDOWN_GRACE"])
 check(stop < api["spec"]["terminationGracePeriodSeconds"], "the pod is killed before its shutdown ends")
 check(seconds(values["PETSTORE_SHUTDOWN_GRACE"]) < worker["spec"]["terminationGracePeriodSeconds"], "a worker is killed before its shutdown ends")
+
+
+def pods_in_rollout(one, replicas, life):
+    """Returns the largest number of pods. Kubernetes does not count pods that terminate, but they end before the next pod is available."""
+    check(one["spec"].get("minReadySeconds", 0) >= life, f"minReadySeconds of {one['metadata']['name']} is less than the {life:.0f} s in which a pod ends")
+    rolling = one["spec"]["strategy"]["rollingUpdate"]
+    return replicas + 2 * rolling["maxSurge"] + rolling["maxUnavailable"]
+
+
+serving = pods_in_rollout(deployment, the("HorizontalPodAutoscaler")["spec"]["maxReplicas"], stop)
+working = pods_in_rollout(workers, workers["spec"]["replicas"], seconds(values["PETSTORE_SHUTDOWN_GRACE"]))
+of_api, of_worker = int(values["PETSTORE_DB_MAX_CONNS"]) + 1, int(re.search(r"const Connections = (\d+)", delivery)[1])
+needed = f"{serving} × {of_api} + {working} × {of_worker} + 1 = {serving * of_api + working * of_worker + 1}"
+check(needed in guide, f"a rollout needs {needed} connections, but docs/deploying.md has another number")
+
 own = {variable["name"]: variable.get("value") for variable in delivering["env"]}
 for limit, one in ((values["GOMEMLIMIT"], container), (own["GOMEMLIMIT"], delivering)):
     check(mebibytes(limit) + 125 <= mebibytes(one["resources"]["limits"]["memory"]), f"GOMEMLIMIT leaves less than 125 MiB for the sockets of the container {one['name']}")
