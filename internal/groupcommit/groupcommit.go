@@ -206,27 +206,23 @@ type Committer struct {
 	locks   *admission.Pool[int64] // of transactions that wait for locks of rows, by payer
 	common  *coalesce.Coalescer[struct{}, storeWrite, outcome]
 	groups  *coalesce.Coalescer[Store, *Write, outcome]
-	waiting *coalesce.Coalescer[lockedRow, *Write, outcome] // groups that wait for locks
+	waiting *coalesce.Coalescer[lockedRows, *Write, outcome] // groups that wait for locks
 	apart   *apart
 }
 
-// lockedRow is the row that the writes of a waiting group have in common: their pet, or
-// their category if they have no pet. In a sandbox it is the store.
-type lockedRow struct {
+// lockedRows are the rows for whose locks the writes of a waiting group wait: their pet and their
+// category. In a sandbox they wait for the store.
+type lockedRows struct {
 	store         Store
 	pet, category int64
 }
 
-// row returns the row for whose lock a write waits together with others.
-func (w *Write) row(store Store) lockedRow {
-	switch {
-	case store.Sandbox:
-		return lockedRow{store: store}
-	case w.Pet != 0:
-		return lockedRow{store: store, pet: w.Pet}
-	default:
-		return lockedRow{store: store, category: w.Category}
+// rows returns the rows for whose locks a write waits together with others.
+func (w *Write) rows(store Store) lockedRows {
+	if store.Sandbox {
+		return lockedRows{store: store}
 	}
+	return lockedRows{store, w.Pet, w.Category}
 }
 
 // New returns a Committer that writes to a database. Share the pool with everything else
@@ -244,8 +240,8 @@ func New(database *postgres.DB, locks *admission.Pool[int64]) *Committer {
 		return decided, failure(err, len(writes), false)
 	})
 	limits.Spare, limits.InputsNow = 0, nil
-	c.waiting = coalesce.New(limits, func(ctx context.Context, row lockedRow, writes []*Write) ([]outcome, error) {
-		decided, err := c.inTurn(ctx, newState(row.store, true), writes, nil)
+	c.waiting = coalesce.New(limits, func(ctx context.Context, rows lockedRows, writes []*Write) ([]outcome, error) {
+		decided, err := c.inTurn(ctx, newState(rows.store, true), writes, nil)
 		return decided, failure(err, len(writes), true)
 	})
 	return c
@@ -264,7 +260,7 @@ func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, erro
 	for {
 		decided, err := c.inGroup(ctx, store, w, mayShare)
 		if err == nil && errors.Is(decided.err, errNotLocked) {
-			decided, err = c.waiting.Do(ctx, w.row(store), w)
+			decided, err = c.waiting.Do(ctx, w.rows(store), w)
 		}
 		group, failed := errors.AsType[*groupError](err)
 		switch {

@@ -269,6 +269,28 @@ func TestWritesThatLeaveTheGroup(t *testing.T) {
 	waited.Wait()
 }
 
+// TestWaitingTogether: writes wait in one group only for the same rows. The lock of a category that
+// one waits for does not fail another.
+func TestWaitingTogether(t *testing.T) {
+	t.Parallel()
+	sandbox := Store{AccountID: 3, Sandbox: true}
+	for _, test := range []struct {
+		store    Store
+		together bool
+		one, two Write
+	}{
+		{one, true, Write{Pet: 1}, Write{Pet: 1, Creates: account.Orders}},
+		{one, false, Write{Pet: 1}, Write{Pet: 2}},
+		{one, false, Write{Pet: 1}, Write{Pet: 1, Category: 2}},
+		{one, false, Write{Category: 1}, Write{Category: 2}},
+		{sandbox, true, Write{Pet: 1}, Write{Category: 2}},
+	} {
+		if together := test.one.rows(test.store) == test.two.rows(test.store); together != test.together {
+			t.Errorf("%+v and %+v of %+v wait together: %t", test.one, test.two, test.store, together)
+		}
+	}
+}
+
 // TestFailingWriteFailsAlone: a write that violates a constraint or panics does not fail
 // the others of its group, and leaves the connection in order.
 func TestFailingWriteFailsAlone(t *testing.T) {
