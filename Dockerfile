@@ -36,6 +36,5 @@ LABEL org.opencontainers.image.title="petstore" \
 COPY --from=binary /out/petstore /petstore
 USER 65532:65532
 EXPOSE 8080
-HEALTHCHECK --interval=5s --timeout=6s --start-period=30s --retries=3 CMD ["/petstore", "healthcheck"]
 ENTRYPOINT ["/petstore"]
 CMD ["serve"]
