@@ -3,6 +3,7 @@ package exchange
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -12,13 +13,18 @@ import (
 	"petstore/internal/admission"
 	"petstore/internal/feed"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 )
 
 const (
 	// interval is the time between two writes of the buffer.
 	interval = 50 * time.Millisecond
-	// writeTimeout limits one write, and the last one at the end of the process.
+	// writeTimeout limits one write.
 	writeTimeout = 2 * time.Second
+	// closingTime limits the writes at the end of the process, which lets a step of it take a second.
+	// closingInterval is the time between two of them.
+	closingTime     = 800 * time.Millisecond
+	closingInterval = 10 * time.Millisecond
 	// perWrite is the maximum number of exchanges of one statement, and writeBytes their size.
 	perWrite   = 500
 	writeBytes = 4 << 20
@@ -32,6 +38,7 @@ type Recorder struct {
 	buffer  *admission.Pool[int64] // bytes, by payer
 	report  func(written, dropped int)
 	log     *slog.Logger
+	closing time.Duration // [closingTime], except in tests
 
 	mu      sync.Mutex
 	waiting []*Exchange     // in the order of their ends
@@ -44,7 +51,7 @@ type Recorder struct {
 func New(database *postgres.DB, hub *feed.Hub, log *slog.Logger, report func(written, dropped int)) *Recorder {
 	writing := database.Writing()
 	return &Recorder{
-		db: writing, queries: db.New(writing), hub: hub, log: log, report: report,
+		db: writing, queries: db.New(writing), hub: hub, log: log, report: report, closing: closingTime,
 		buffer: admission.New[int64](admission.Exchanges), dropped: map[int64]int64{}, added: make(chan struct{}, 1),
 	}
 }
@@ -73,34 +80,56 @@ func (r *Recorder) wake() {
 	}
 }
 
-// Run writes the buffer until ctx ends, and then what is left of it.
+// errClosed is the reason why the last exchanges are lost.
+var errClosed = errors.New("the database did not accept them before the end of the process")
+
+// Run writes the buffer until ctx ends, and then what is left of it. If another process has locked a log,
+// Run tries again for up to [closingTime]. A write in progress goes on when ctx ends: nobody would know
+// whether a canceled one is done.
 func (r *Recorder) Run(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
+	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	context.AfterFunc(ctx, func() {
+		sleep.For(writing, r.closing)
+		stop()
+	})
+	for ctx.Err() == nil {
 		select {
 		case <-r.added:
-		case <-ctx.Done():
-			r.flush(context.WithoutCancel(ctx))
-			return
-		}
-		r.flush(ctx)
-		timer.Reset(interval)
-		select {
-		case <-timer.C:
+			r.flush(writing)
+			sleep.For(ctx, interval)
 		case <-ctx.Done():
 		}
 	}
+	for r.flush(writing); r.waits() && sleep.For(writing, closingInterval); {
+		r.flush(writing)
+	}
+	if lost := r.take(); len(lost.exchanges) > 0 {
+		r.drop(ctx, lost, errClosed)
+	}
+}
+
+// waits reports whether something is left to write.
+func (r *Recorder) waits() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.waiting) > 0 || len(r.dropped) > 0
+}
+
+// take empties the buffer.
+func (r *Recorder) take() *batch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := &batch{r.waiting, r.dropped}
+	r.waiting, r.dropped = nil, map[int64]int64{}
+	return all
 }
 
 // flush writes the buffer. Exchanges that it cannot write now wait for the next time.
 func (r *Recorder) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	r.mu.Lock()
-	all := &batch{r.waiting, r.dropped}
-	r.waiting, r.dropped = nil, map[int64]int64{}
-	r.mu.Unlock()
+	all := r.take()
 	sharded, err := r.db.IsSharded(ctx)
 	if err != nil {
 		r.putBack(all)
@@ -142,8 +171,7 @@ func (r *Recorder) write(ctx context.Context, b *batch) (rest *batch) {
 		half := len(b.exchanges) / 2
 		return r.writeParts(ctx, []*batch{{b.exchanges[:half], b.drops}, {b.exchanges[half:], nil}})
 	default:
-		r.log.LogAttrs(ctx, slog.LevelWarn, "the record of requests lacks some", slog.Int("requests", len(b.exchanges)), slog.Any("error", err))
-		r.finish(b, len(b.exchanges))
+		r.drop(ctx, b, err)
 		drops := map[int64]int64{}
 		for _, e := range b.exchanges {
 			drops[e.Account]++
@@ -164,6 +192,12 @@ func (r *Recorder) putBack(b *batch) {
 	}
 	r.mu.Unlock()
 	r.wake()
+}
+
+// drop drops the exchanges of a batch.
+func (r *Recorder) drop(ctx context.Context, b *batch, err error) {
+	r.log.LogAttrs(ctx, slog.LevelWarn, "the record of requests lacks some", slog.Int("requests", len(b.exchanges)), slog.Any("error", err))
+	r.finish(b, len(b.exchanges))
 }
 
 // finish frees the buffer after a batch of which some exchanges were dropped.

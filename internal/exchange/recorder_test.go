@@ -1,6 +1,7 @@
 package exchange_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,7 @@ type fixture struct {
 	database         *pgtest.Database
 	pool             *postgres.DB
 	written, dropped atomic.Int64
+	log              bytes.Buffer
 	afterWrite       func() // runs after each statement that succeeds; nil: nothing
 }
 
@@ -42,13 +44,14 @@ func newFixture(t *testing.T) *fixture {
 	f.exec(`INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
 		INSERT INTO account_state (account_id) VALUES (1), (2)`)
 	hub := feed.New(pool, db.New(pool).FeedEnds)
-	f.Recorder = exchange.New(pool, hub, slog.New(slog.DiscardHandler), func(written, dropped int) {
+	f.Recorder = exchange.New(pool, hub, slog.New(slog.NewTextHandler(&f.log, nil)), func(written, dropped int) {
 		f.written.Add(int64(written))
 		f.dropped.Add(int64(dropped))
 		if f.afterWrite != nil {
 			f.afterWrite()
 		}
 	})
+	f.SetClosingTime(time.Minute)
 	return f
 }
 
@@ -64,12 +67,33 @@ func (f *fixture) add(account int64, path string, size int) {
 	f.Add(&exchange.Exchange{Account: account, Payer: account, Began: time.Now(), RequestID: "id", APIKeyID: 1, Method: "GET", Path: path, Status: 200, Messages: []byte(strings.Repeat("x", size))})
 }
 
-// flush writes the buffer.
-func (f *fixture) flush() {
-	ctx, cancel := context.WithCancel(f.t.Context())
-	cancel()
-	f.Run(ctx)
+// flush writes the buffer once.
+func (f *fixture) flush() { f.Flush(f.t.Context()) }
+
+// begin begins a transaction with a statement.
+func (f *fixture) begin(sql string) pgx.Tx {
+	f.t.Helper()
+	tx, err := f.database.Pool.Begin(f.t.Context())
+	if err == nil {
+		_, err = tx.Exec(f.t.Context(), sql)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(f.t.Context())) }) // after a commit, it has no effect
+	return tx
 }
+
+// commit commits a transaction.
+func (f *fixture) commit(tx pgx.Tx) {
+	f.t.Helper()
+	if err := tx.Commit(f.t.Context()); err != nil {
+		f.t.Error(err)
+	}
+}
+
+// lockLog locks the log of sandbox 1.
+const lockLog = "SELECT FROM exchange_logs WHERE account_id = 1 FOR UPDATE"
 
 // paths returns the paths in the record of a sandbox, in order, with their numbers.
 func (f *fixture) paths(account int64) (paths []string) {
@@ -115,20 +139,13 @@ func TestLockedLog(t *testing.T) {
 	f := newFixture(t)
 	f.add(1, "/a", 1)
 	f.flush()
-	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), "SELECT FROM exchange_logs WHERE account_id = 1 FOR UPDATE"); err != nil {
-			return err
-		}
-		f.add(1, "/b", 1)
-		f.add(2, "/c", 1)
-		f.flush()
-		f.want(1, "1 /a")
-		f.want(2, "1 /c")
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := f.begin(lockLog)
+	f.add(1, "/b", 1)
+	f.add(2, "/c", 1)
+	f.flush()
+	f.want(1, "1 /a")
+	f.want(2, "1 /c")
+	f.commit(tx)
 	f.add(1, "/d", 1)
 	f.flush()
 	f.want(1, "1 /a", "2 /b", "3 /d")
@@ -144,18 +161,8 @@ func TestLogLockedForOneStatement(t *testing.T) {
 	f := newFixture(t)
 	f.add(1, "/first", 1)
 	f.flush()
-	tx, err := f.database.Pool.Begin(t.Context())
-	if err == nil {
-		_, err = tx.Exec(t.Context(), "SELECT FROM exchange_logs WHERE account_id = 1 FOR UPDATE")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.afterWrite = sync.OnceFunc(func() {
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
+	tx := f.begin(lockLog)
+	f.afterWrite = sync.OnceFunc(func() { f.commit(tx) })
 	want := []string{"1 /first"}
 	for number := 2; number <= 1100; number++ { // more than two statements
 		path := fmt.Sprint("/", number)
@@ -167,6 +174,65 @@ func TestLogLockedForOneStatement(t *testing.T) {
 	f.want(2, "1 /other")
 	f.flush()
 	f.want(1, want...)
+}
+
+// TestEndWithLockedLog: at the end of the process, the exchanges of a sandbox whose log is locked are
+// recorded when it is free.
+func TestEndWithLockedLog(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.add(1, "/a", 1)
+	f.flush()
+	tx := f.begin(lockLog)
+	f.afterWrite = sync.OnceFunc(func() { f.commit(tx) })
+	f.add(1, "/b", 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.Run(ctx)
+	f.want(1, "1 /a", "2 /b")
+}
+
+// TestEndDuringWrite: the end of the process does not cancel a write.
+func TestEndDuringWrite(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.add(1, "/a", 1)
+	f.flush()
+	tx := f.begin("LOCK TABLE exchanges")
+	f.add(1, "/b", 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.Run(ctx)
+	}()
+	if err := pgtest.AwaitLockWaiters(t.Context(), f.database.Pool, 1); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	f.commit(tx)
+	<-ended
+	f.want(1, "1 /a", "2 /b")
+	if f.dropped.Load() != 0 {
+		t.Errorf("%d dropped", f.dropped.Load())
+	}
+}
+
+// TestEndWithoutDatabase: exchanges that are not written before the end of the process are counted and
+// logged.
+func TestEndWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.SetClosingTime(0)
+	f.pool.Close()
+	f.add(1, "/a", 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.Run(ctx)
+	f.want(1)
+	if f.dropped.Load() != 1 || !strings.Contains(f.log.String(), "requests=1") {
+		t.Errorf("%d dropped, and the log has %q", f.dropped.Load(), f.log.String())
+	}
 }
 
 // TestLimits: a sandbox keeps its newest exchanges, by number, size and age.
