@@ -31,15 +31,10 @@ const (
 	webhookChars = `+/_=\%~-`
 )
 
-// secrets matches texts with the shape of a secret, or of a part of one that is a little longer than a
-// display prefix.
-var secrets matcher
-
-// matcher does what a regular expression does in milliseconds, with texts that a client chooses.
-type matcher struct{}
-
-// cut returns the text before the first match and the text after it.
-func (matcher) cut(text string) (before, after string, found bool) {
+// cutSecret returns the text before and after the first part with the shape of a secret. It may be only
+// the beginning of one, if it is longer than a display prefix. A regular expression would need
+// milliseconds for texts that a client chooses.
+func cutSecret(text string) (before, after string, found bool) {
 	const leastOfKey, leastOfWebhook = 11, 8
 	for end := 0; ; { // of a prefix
 		next := strings.IndexByte(text[end:], '_')
@@ -56,21 +51,15 @@ func (matcher) cut(text string) (before, after string, found bool) {
 	}
 }
 
-// MatchString reports whether a text has a match.
-func (m matcher) MatchString(text string) bool {
-	_, _, found := m.cut(text)
-	return found
-}
-
-// replace replaces all matches in a text.
-func (m matcher) replace(text, by string) string {
-	before, after, found := m.cut(text)
+// replaceSecrets replaces all parts of a text that [cutSecret] finds.
+func replaceSecrets(text string) string {
+	before, after, found := cutSecret(text)
 	if !found {
 		return text
 	}
 	var replaced strings.Builder
-	for ; found; before, after, found = m.cut(after) {
-		replaced.WriteString(before + by)
+	for ; found; before, after, found = cutSecret(after) {
+		replaced.WriteString(before + Redacted)
 	}
 	return replaced.String() + before
 }
@@ -105,22 +94,14 @@ func hasSecret(text string) bool {
 	return false
 }
 
-// mayHide reports whether a text may have a secret. It costs less than a match.
-func mayHide(text string) bool {
-	return strings.Contains(text, keyPrefix) || strings.Contains(text, webhookPrefix)
-}
-
 // redact replaces the secrets in a text, and also what may be a part of one. If that is there only in an
 // escaped form, it replaces the whole text. It reports whether the text has a whole secret.
 func redact(text string) (redacted string, found bool) {
-	redacted = text
-	if mayHide(text) {
-		redacted = secrets.replace(text, Redacted)
-	}
+	redacted = replaceSecrets(text)
 	if strings.IndexByte(text, '\\') < 0 && strings.IndexByte(text, '%') < 0 {
 		return redacted, redacted != text && hasSecret(text)
 	}
-	if rest := decode(redacted); mayHide(rest) && secrets.MatchString(rest) {
+	if _, _, isHidden := cutSecret(decode(redacted)); isHidden {
 		redacted = Redacted
 	}
 	if redacted == text {

@@ -13,7 +13,7 @@ import (
 	"petstore/internal/event"
 )
 
-// ErrReset means that sample data has replaced everything in the store.
+// ErrReset means that a sample or a backup has replaced everything in the store.
 var ErrReset = errors.New("the store was reset; export it again")
 
 // Writer writes rows. Call Flush at the end.
