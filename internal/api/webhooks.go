@@ -27,7 +27,7 @@ type apiWebhook struct {
 	ID             string    `json:"id"`
 	URL            string    `json:"url"`
 	Types          []string  `json:"types"`
-	Description    *string   `json:"description,omitempty"`
+	Description    *string   `json:"description,omitzero"`
 	Status         string    `json:"status"`
 	DisabledReason *string   `json:"disabledReason,omitempty"`
 	CreatedAt      time.Time `json:"createdAt"`

@@ -123,6 +123,19 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
+// TestEmptyWebhookDescription: every representation of a webhook has a description that is empty.
+func TestEmptyWebhookDescription(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	created := p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}, "description": ""}).want(201)
+	path := decode[apiWebhook](created).path()
+	for _, resp := range []*response{created, p.get(path).want(200), p.get(webhooksPath).want(200), p.patch(path, object{"description": ""}).want(200)} {
+		if !strings.Contains(string(resp.body), `"description":""`) {
+			t.Errorf("%s: %s", resp.what, resp.body)
+		}
+	}
+}
+
 func TestWebhookBodies(t *testing.T) {
 	t.Parallel()
 	p := start(t)
