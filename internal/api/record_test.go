@@ -3,8 +3,10 @@ package api_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -173,6 +175,51 @@ func TestRecordOfFaults(t *testing.T) {
 	whole := decode[map[string]json.RawMessage](p.get(ownRecord + "/" + last.ID).want(200))
 	if text, has := whole["response"]; has {
 		t.Errorf("the client got the response %s", text)
+	}
+}
+
+// TestRecordOfLeavingClients: a write takes effect although its client hangs up. The record says that
+// the client got no response, also if that has no body.
+func TestRecordOfLeavingClients(t *testing.T) {
+	t.Parallel()
+	p := startAlone(t).inSandbox(stores.SampleShop)
+	gone := make(chan struct{}, 1)
+	noticing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer context.AfterFunc(r.Context(), func() { gone <- struct{}{} })()
+		p.server.ServeHTTP(w, r)
+	}))
+	t.Cleanup(noticing.Close)
+	const placed = "/store/orders/1001"
+	for i, write := range []struct {
+		method, path, body string
+		status             int // of the order afterwards
+	}{{"POST", "/store/orders", `{"petId":1}`, 200}, {"DELETE", placed, "", 404}} {
+		leaving, leave := context.WithCancel(t.Context())
+		request, err := http.NewRequestWithContext(leaving, write.method, noticing.URL+write.path, strings.NewReader(write.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+p.key)
+		request.Header.Set("Content-Type", "application/json")
+		left := make(chan error, 1)
+		release := p.lockTable("orders", 1, func() {
+			go func() {
+				_, err := p.send(request, []byte(write.body))
+				left <- err
+			}()
+		})
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("the client got %v", err)
+		}
+		<-gone
+		release()
+		got := p.newestExchange(i + 1)
+		p.do("GET", placed, nil, "Petstore-Observer", "true").want(write.status)
+		whole := decode[map[string]json.RawMessage](p.get(ownRecord + "/" + got.ID).want(200))
+		if status, response := whole["status"], whole["response"]; got.Method != write.method || status != nil || response != nil {
+			t.Errorf("the record of the %s has %s: the status %s and the response %s", write.method, got.line(), status, response)
+		}
 	}
 }
 

@@ -13,9 +13,11 @@ import (
 type captured struct {
 	gin.ResponseWriter
 
-	body []byte // the beginning
-	size int64
-	full bool // whether body is decoded, and so has everything
+	request *request
+	isGone  bool   // whether the client disconnected before the response
+	body    []byte // the beginning
+	size    int64
+	full    bool // whether body is decoded, and so has everything
 }
 
 // captureBytes is the number of bytes of a response that captured keeps. It is more than the
@@ -30,7 +32,7 @@ func observes(request *http.Request) bool { return request.Header.Get("Petstore-
 func (g *Gate) capture(c *gin.Context) {
 	state := requestOf(c)
 	if g.api.Recorder != nil && state.sent == nil && state.identity.IsSandbox() && !state.route.has(NoRecord) && !observes(c.Request) {
-		state.sent = &captured{ResponseWriter: c.Writer}
+		state.sent = &captured{ResponseWriter: c.Writer, request: state}
 		c.Writer = state.sent
 	}
 }
@@ -54,14 +56,23 @@ func (r *captured) decoded(body []byte) {
 	}
 }
 
+// begin notes whether the client has disconnected, unless the response has begun.
+func (r *captured) begin() {
+	if !r.Written() {
+		r.isGone = r.request.connection.Err() != nil
+	}
+}
+
 // Write writes a part of the body.
 func (r *captured) Write(part []byte) (int, error) {
+	r.begin()
 	r.keep(part)
 	return r.ResponseWriter.Write(part)
 }
 
 // WriteString writes a part of the body.
 func (r *captured) WriteString(part string) (int, error) {
+	r.begin()
 	r.keep([]byte(part))
 	return r.ResponseWriter.WriteString(part)
 }
@@ -96,11 +107,15 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 	if state.injected != nil {
 		e.Fault = state.injected.String()
 	}
-	isCut := state.injected.closes() && c.Writer.Header().Get("Content-Type") != eventStream
+	isCut, sent := state.injected.closes() && c.Writer.Header().Get("Content-Type") != eventStream, state.sent
+	if sent != nil {
+		sent.begin() // a response without a body begins after this
+		isCut = isCut || sent.isGone
+	}
 	if status := c.Writer.Status(); !isCut && status != statusClosed && status != statusClientGone {
 		e.Status = status
 		response = &exchange.Raw{Header: c.Writer.Header()}
-		if sent := state.sent; sent != nil && r.Method != http.MethodHead {
+		if sent != nil && r.Method != http.MethodHead {
 			response.Body, response.Size = sent.body, sent.size
 		}
 	}
