@@ -240,6 +240,13 @@ func TestSweep(t *testing.T) {
 	f.log.mu.Lock()
 	f.log.deleted, f.log.batches = nil, 0
 	f.log.mu.Unlock()
+	if _, err := account.SweepOnce(t.Context(), f.db, 0); err != nil {
+		t.Fatal(err)
+	}
+	f.wantGone(expired)
+	if rows := f.rows(deleted); rows["pets"] == 0 {
+		t.Error("an account with many rows keeps those after it waiting")
+	}
 	f.sweep()
 	var total, most int64
 	for _, rows := range f.log.deleted {

@@ -18,6 +18,8 @@ const (
 	sweepPage = 100
 	// sweepBatch is the maximum number of rows that one transaction deletes.
 	sweepBatch = 1000
+	// sweepTurn is the time after which an account with more rows lets the others have a turn.
+	sweepTurn = 5 * time.Second
 	// sweepErrors is the maximum number of errors that a sweep returns.
 	sweepErrors = 10
 )
@@ -33,16 +35,16 @@ var ErrBusy = errors.New("account: another process deletes rows of the account")
 // not keep the others. Sweep returns at most 10 errors.
 func Sweep(ctx context.Context, database *postgres.DB) error {
 	for {
-		swept, err := sweepOnce(ctx, database)
+		swept, err := sweepOnce(ctx, database, sweepTurn)
 		if err != nil || swept == 0 {
 			return err
 		}
 	}
 }
 
-// sweepOnce tries to sweep every ended account once, and returns how many it swept.
-// Accounts with sandboxes wait for the next time.
-func sweepOnce(ctx context.Context, database *postgres.DB) (swept int, err error) {
+// sweepOnce tries to sweep every ended account once, each for a turn, and returns how many it
+// swept. Accounts with sandboxes wait for the next time.
+func sweepOnce(ctx context.Context, database *postgres.DB, turn time.Duration) (swept int, err error) {
 	var failures []error
 	var last int64
 	for {
@@ -52,7 +54,7 @@ func sweepOnce(ctx context.Context, database *postgres.DB) (swept int, err error
 		}
 		for _, id := range ids {
 			last = id
-			switch err := sweepAccount(ctx, database, id); {
+			switch err := sweepAccount(ctx, database, id, turn); {
 			case err == nil:
 				swept++
 			case !errors.Is(err, ErrBusy) && len(failures) < sweepErrors:
@@ -68,9 +70,10 @@ func sweepOnce(ctx context.Context, database *postgres.DB) (swept int, err error
 	}
 }
 
-// sweepAccount deletes an account with its data. The error is [ErrBusy] or a database
-// error.
-func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
+// sweepAccount deletes an account with its data, or what it can in a turn. The error is [ErrBusy] or
+// a database error.
+func sweepAccount(ctx context.Context, database *postgres.DB, id int64, turn time.Duration) error {
+	turnBegan := time.Now()
 	if _, err := SweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
 		return 0, closeStore(ctx, queries, id) // an expired sandbox is not closed yet
 	}); err != nil {
@@ -87,6 +90,9 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 			}
 			if !sleep.For(ctx, time.Since(began)) {
 				return ctx.Err()
+			}
+			if rows == sweepBatch && time.Since(turnBegan) >= turn {
+				return nil
 			}
 		}
 	}

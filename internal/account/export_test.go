@@ -1,0 +1,4 @@
+package account
+
+// SweepOnce sweeps every ended account for a turn.
+var SweepOnce = sweepOnce
