@@ -149,8 +149,9 @@ type Worker struct {
 // New returns a worker. Call [Worker.Run] to start it.
 func New(options Options) *Worker {
 	places := admission.New[int64](admission.DeliveryTransactions)
+	bounded := options.DB.Bounded(leaseTime) // a longer transaction has lost its lease
 	return &Worker{
-		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log, faults: faults.New(options.DB, nil, places),
+		options: options, db: bounded, queries: db.New(bounded), log: options.Log, faults: faults.New(bounded, nil, places),
 		places: places, dispatches: admission.New[int64](admission.Dispatches),
 		fast: admission.New[int64](admission.FastWebhooks), slow: admission.New[int64](admission.SlowWebhooks),
 		woken: newInbox[int64](), asked: newInbox[endpoint](), accounts: newTasks[int64](options.Log), webhooks: newTasks[endpoint](options.Log),

@@ -125,8 +125,10 @@ const (
 	closeTimeout = time.Second
 
 	// resetInterval is the minimum time between two resets of the pool, so that a
-	// server that is slow for another reason keeps its connections.
-	resetInterval = 5 * time.Second
+	// server that is slow for another reason keeps its connections. After an error of a
+	// read-only server, readOnlyInterval is: it may stay so, and still serve reads.
+	resetInterval    = 5 * time.Second
+	readOnlyInterval = time.Second
 )
 
 // hangUp is the pool's BeforeClose hook. pgxpool counts a connection until it has
@@ -145,8 +147,14 @@ func (d *DB) hangUp(conn *pgx.Conn) {
 	case <-timer.C:
 	}
 	_ = conn.PgConn().Conn().Close() // pgx may have closed it just now
+	d.reset(resetInterval)
+}
+
+// reset closes the idle connections, and those in use when they are released, unless that has
+// happened within an interval.
+func (d *DB) reset(interval time.Duration) {
 	last, now := d.lastReset.Load(), time.Now().UnixNano()
-	if now-last >= int64(resetInterval) && d.lastReset.CompareAndSwap(last, now) {
+	if now-last >= int64(interval) && d.lastReset.CompareAndSwap(last, now) {
 		d.pool.Reset()
 	}
 }

@@ -65,6 +65,8 @@ type DB struct {
 	// limits have one value for each connection in use that counts towards them. A
 	// statement takes a place of each, in order.
 	limits []chan struct{}
+	// bound is the longest time of a statement or a transaction; 0: as long as its context.
+	bound time.Duration
 }
 
 // shared is the state that all handles of one pool share.
@@ -138,7 +140,7 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 	inherited := config.ConnConfig.OnPgError
 	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		if err.Code == readOnlySQLTransaction {
-			d.pool.Reset()
+			d.reset(readOnlyInterval)
 		}
 		d.checkNodes(err)
 		return inherited(conn, err)
@@ -181,7 +183,14 @@ func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
 // Writing returns a handle of the same pool for statements that write. Writes leave
 // a few connections to reads, which would otherwise wait behind them.
-func (d *DB) Writing() *DB { return &DB{d.shared, []chan struct{}{d.writers.connections}} }
+func (d *DB) Writing() *DB {
+	return &DB{d.shared, []chan struct{}{d.writers.connections}, d.bound}
+}
+
+// Bounded returns a handle of the same pool for loops whose contexts have no deadline. It closes the
+// connection of a statement or a transaction that takes longer. Nothing else ends a statement if the
+// server is frozen and its kernel still acknowledges.
+func (d *DB) Bounded(longest time.Duration) *DB { return &DB{d.shared, d.limits, longest} }
 
 // LockWaits returns how many of the connections of [DB.Writing] may wait for locks at a
 // time, which the callers count ([petstore/internal/admission.Locks]).
@@ -189,7 +198,7 @@ func (d *DB) LockWaits() int { return max(1, cap(d.writers.connections)/waitingS
 
 // Falling returns a handle of the same pool for reads that a replica could have served.
 // They leave half of the connections to others.
-func (d *DB) Falling() *DB { return &DB{d.shared, []chan struct{}{d.falling}} }
+func (d *DB) Falling() *DB { return &DB{d.shared, []chan struct{}{d.falling}, d.bound} }
 
 // CanceledWrites returns how many writes got no connection in time because too many
 // others were writing. The statistics of the pool do not include them.
@@ -273,6 +282,10 @@ func (d *DB) acquire(ctx context.Context) (*connection, error) {
 		return nil, &acquireError{err}
 	}
 	taken := &connection{Conn: conn, db: d, limits: limits}
+	if d.bound > 0 {
+		socket := conn.Conn().PgConn().Conn()
+		taken.overdue = time.AfterFunc(d.bound, func() { _ = socket.Close() }) // pgx returns the error
+	}
 	if !taken.holdOn(cluster, nodes) {
 		taken.Release()
 		return nil, &acquireError{errNodeLost}
@@ -293,12 +306,16 @@ type connection struct {
 	db     *DB
 	limits []chan struct{} // of which it has a place
 
+	overdue *time.Timer // closes it at the bound of the handle; nil: there is none
 	nodes   []*node     // on which its statements run, as far as known
 	suspect *time.Timer // checks the nodes; nil: there are none
 }
 
 // Release returns the connection to the pool.
 func (c *connection) Release() {
+	if c.overdue != nil {
+		c.overdue.Stop()
+	}
 	c.leaveNodes()
 	c.Conn.Release()
 	giveBack(c.limits)

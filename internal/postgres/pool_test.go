@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/url"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/pgtest"
@@ -304,6 +306,64 @@ func TestReadOnlyServer(t *testing.T) {
 	for range 2 * conns {
 		if err := write(); err != nil {
 			t.Errorf("a write after that: %v", err)
+		}
+	}
+}
+
+// TestReadOnlyServerKeepsConnections: a server that stays read-only serves reads. Writes that fail do
+// not close the connections of others each time.
+func TestReadOnlyServerKeepsConnections(t *testing.T) {
+	t.Parallel()
+	const conns, writes = 3, 30
+	database := pgtest.New(t)
+	if _, err := database.Pool.Exec(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$"); err != nil {
+		t.Fatal(err)
+	}
+	pool := open(t, database.DirectURL, conns)
+	began := time.Now()
+	for range writes {
+		if _, err := pool.Exec(t.Context(), "INSERT INTO accounts (name) VALUES ('a')"); !postgres.Unavailable(err) {
+			t.Fatalf("a write: %v, want an unavailable error", err)
+		}
+	}
+	seconds := 1 + int64(time.Since(began)/time.Second)
+	if opened := pool.Pool().Stat().NewConnsCount(); opened > conns*(1+seconds) {
+		t.Errorf("%d writes in %d s opened %d connections", writes, seconds, opened)
+	}
+}
+
+// TestBounded: a handle with a bound ends a statement, and a transaction with several, that take
+// longer. The pool goes on with other connections.
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	const longest = 100 * time.Millisecond
+	pool := open(t, pgtest.NewEmpty(t).DirectURL, 1).Bounded(longest)
+	wait := func(ctx context.Context, on interface {
+		Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+	}, d time.Duration) error {
+		_, err := on.Exec(ctx, "SELECT pg_sleep($1::float8)", d.Seconds())
+		return err
+	}
+	for what, long := range map[string]func(context.Context) error{
+		"a statement": func(ctx context.Context) error { return wait(ctx, pool.Writing(), time.Minute) },
+		"a transaction": func(ctx context.Context) error {
+			_, err := postgres.Transact(ctx, pool, func(ctx context.Context, tx pgx.Tx) (any, error) {
+				for range 20 {
+					if err := wait(ctx, tx, longest/10); err != nil {
+						return nil, err
+					}
+				}
+				return nil, nil
+			})
+			return err
+		},
+	} {
+		err := long(t.Context())
+		if _, isServers := errors.AsType[*pgconn.PgError](err); err == nil || isServers {
+			t.Errorf("%s ended with %v", what, err)
+		}
+		if err := wait(t.Context(), pool, 0); err != nil {
+			t.Errorf("after %s: %v", what, err)
 		}
 	}
 }

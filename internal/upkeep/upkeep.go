@@ -29,8 +29,12 @@ type Task struct {
 	Run          func(context.Context) error
 }
 
+// longest bounds each transaction of a task, which has no other deadline.
+const longest = time.Minute
+
 // Tasks returns all tasks on a database.
 func Tasks(database *postgres.DB, vault *webhook.Vault) []Task {
+	database = database.Bounded(longest)
 	return []Task{
 		{
 			Name: "sweep idempotency keys", Every: 10 * time.Minute,
@@ -57,6 +61,7 @@ func Tasks(database *postgres.DB, vault *webhook.Vault) []Task {
 
 // Run runs each task now and whenever it is due, until the context ends.
 func Run(ctx context.Context, database *postgres.DB, log *slog.Logger, tasks []Task) {
+	database = database.Bounded(longest)
 	var running sync.WaitGroup
 	for _, t := range tasks {
 		running.Go(func() {
