@@ -267,6 +267,8 @@ func TestAPIKeepsTheIdempotencyKey(t *testing.T) {
 		case len(keys) == 2:
 			w.Header().Set("Retry-After", "0")
 			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			fmt.Fprint(w, "{}")
 		}
 	}))
 	t.Cleanup(server.Close)

@@ -100,7 +100,8 @@ func (r *reply) err() error {
 }
 
 // send sends a call until it gets a response that is not temporary. Every attempt of a POST
-// has the same Idempotency-Key, so that it takes effect once.
+// has the same Idempotency-Key, so that it takes effect once. If an attempt of a POST had no
+// response, and the last response does not tell its result, send returns an error.
 func (c *client) send(ctx context.Context, one call) (*reply, error) {
 	header := one.header.Clone()
 	if header == nil {
@@ -121,6 +122,7 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 	one.header = header
 	isSafe := one.method != http.MethodPost || header.Get(idempotencyKey) != ""
 	end := time.Now().Add(c.patience)
+	isLost := false // whether an attempt may have taken effect without a response
 	for attempt := 0; ; attempt++ {
 		got, err := c.try(ctx, one)
 		pause := retryPause(attempt)
@@ -140,9 +142,13 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 			if failed.RetryAfter > 0 {
 				pause = failed.RetryAfter + rand.N(time.Second) //nolint:gosec // not a secret
 			}
+		case isLost && !tellsResult(got):
+			failed := follow.ReadError(got.StatusCode, got.Header, got.text)
+			return nil, fmt.Errorf("%s; an earlier attempt had no response, so it may have taken effect", strings.TrimSuffix(failed.Error(), "."))
 		default:
 			return got, nil
 		}
+		isLost = isLost || one.method == http.MethodPost && !isDial(err) && (err != nil || got.StatusCode != http.StatusTooManyRequests)
 		waits := c.patience > 0 && (got != nil && got.StatusCode == http.StatusTooManyRequests || time.Now().Before(end))
 		if attempt >= c.retries && !waits {
 			if err != nil {
@@ -172,6 +178,18 @@ func isTemporary(got *reply, isSafe bool) bool {
 	}
 }
 
+// tellsResult reports whether the response to a POST tells the result of earlier attempts with the
+// same Idempotency-Key. A refused API key does not, and another program does not know the result.
+func tellsResult(got *reply) bool {
+	switch got.StatusCode {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		code := follow.ReadError(got.StatusCode, got.Header, got.text).Code
+		return code != "" && code != "route_not_found"
+	default:
+		return got.StatusCode < http.StatusBadRequest && json.Valid(got.text)
+	}
+}
+
 // retryPause returns the pause after an attempt, the first of which is 0.
 func retryPause(attempt int) time.Duration {
 	pause := min(firstRetryPause<<min(attempt, 10), longestRetryWait)
@@ -187,6 +205,9 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 		return nil, err
 	}
 	request.Header = one.header
+	if request.Header.Get(idempotencyKey) != "" {
+		request.GetBody = nil // else net/http repeats a request whose response was lost, and does not say so
+	}
 	response, err := c.http.Do(request)
 	if err != nil {
 		cancel()

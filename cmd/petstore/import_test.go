@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -522,6 +523,57 @@ func TestImportCancels(t *testing.T) {
 	s.load(path)
 	if orders, stock := s.rows("orders", "complete=true"), s.rows("inventory"); len(orders) != 2 || stock[0]["quantity"] != 6.0 {
 		t.Errorf("after 401, the complete orders %v, the stock %v", orders, stock)
+	}
+}
+
+// TestImportLosesAResponse: a row whose response was lost is in doubt if the retry gets a response
+// that does not tell its result.
+func TestImportLosesAResponse(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
+	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := s.withKey("write")
+	for name, test := range map[string]struct {
+		code       int
+		text, want string
+	}{
+		"a": {http.StatusUnauthorized, `{"code":"invalid_api_key","message":"No."}`, "the server returned 401 invalid_api_key: No"},
+		"b": {http.StatusForbidden, `{"code":"insufficient_scope","message":"No."}`, "the server returned 403 insufficient_scope: No"},
+		"c": {http.StatusNotFound, "not found", "the server returned 404 Not Found"},
+		"d": {http.StatusNotFound, `{"code":"route_not_found","message":"No."}`, "the server returned 404 route_not_found: No"},
+		"e": {http.StatusOK, "<html>Log in", "the server returned 200 OK"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var posts atomic.Int64
+			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.Method != http.MethodPost:
+					httputil.NewSingleHostReverseProxy(server).ServeHTTP(w, r)
+				case posts.Add(1) == 1:
+					httputil.NewSingleHostReverseProxy(server).ServeHTTP(httptest.NewRecorder(), r)
+					panic(http.ErrAbortHandler)
+				default:
+					w.WriteHeader(test.code)
+					fmt.Fprint(w, test.text)
+				}
+			}))
+			defer proxy.Close()
+			path := s.file("pets."+name+".csv", "name,categoryId\n"+name+",1001\n")
+			lost := &store{t, []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}, s.dir}
+			lost.fails([]string{path}, test.want+"; an earlier attempt had no response, so it may have taken effect; run the same command again")
+			(&store{t, other.environ, s.dir}).fails([]string{path}, "because the API key is another one")
+			if got := (&store{t, s.environ, s.dir}).load(path); got.Imported != 1 {
+				t.Errorf("again: %+v", got)
+			}
+			if pets := must(t, s.environ, "api", "/pets", "name="+name); strings.Count(pets, `"id"`) != 1 {
+				t.Errorf("there are the pets %s", pets)
+			}
+		})
 	}
 }
 

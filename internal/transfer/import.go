@@ -23,7 +23,8 @@ type Request struct {
 	Body         []byte // nil: none
 }
 
-// Sender sends a request until the response is not temporary. The error says that there is none.
+// Sender sends a request until the response is not temporary. The error says that there is none, or
+// that it does not tell the result of an earlier attempt.
 type Sender func(context.Context, Request) (status int, body []byte, err error)
 
 // Import imports a file into the store of an account.
