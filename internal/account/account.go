@@ -107,12 +107,12 @@ type Created struct {
 // with it. The queries must run in a transaction, which must roll back after an
 // error. The error is [ErrTooManySandboxes], [ErrNoSample], [ErrClosed] or a database error.
 func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox) (made Created, err error) {
-	if err := checkSandboxes(ctx, queries, sandbox.ParentID, 1); err != nil { // before the work
-		return made, err
-	}
 	sampleID, err := findSample(ctx, queries, sandbox.ParentID, sandbox.Sample)
 	if err != nil {
 		return made, fmt.Errorf("account: finding the sample: %w", err)
+	}
+	if err := checkSandboxes(ctx, queries, sandbox.ParentID, 1); err != nil { // before the work
+		return made, err
 	}
 	made.Sandbox, err = queries.SandboxCreate(ctx, db.SandboxCreateParams{
 		ParentID: sandbox.ParentID, Name: sandbox.Name, SampleID: sampleID, Sample: sandbox.Sample, ExpiresAt: sandbox.ExpiresAt,

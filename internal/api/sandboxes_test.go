@@ -430,6 +430,7 @@ func TestManySandboxesAtOnce(t *testing.T) {
 	p.del(walk[sandbox](p, sandboxesPath)[0].path()).want(204)
 	p.newSandbox("after a deletion", "empty")
 	p.post(sandboxesPath, object{}).wantError(409, "too_many_sandboxes")
+	p.post(sandboxesPath, object{"sample": "typo"}).wantError(422, "unknown_sample")
 	p.as(p.newKey("another", auth.Admin)).newSandbox("of another account", "empty")
 }
 
