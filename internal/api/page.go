@@ -80,9 +80,9 @@ func (p *page) startWithin(from, until string) {
 // shows whether another page follows.
 func (p *page) queryLimit() int32 { return int32(p.limit) + 1 } //nolint:gosec // at most maxLimit
 
-// applyCursor moves the page to the position of its cursor, if it has one. It is the
-// last check of a request, because it may need the database. The error is
-// [httpjson.ErrInvalidCursor] or comes from the database.
+// applyCursor moves the page to the position of its cursor, if it has one. It comes after
+// all checks of the input, because it may need the database. A second call has no effect. The
+// error is [httpjson.ErrInvalidCursor] or comes from the database.
 func (s *Server) applyCursor(ctx context.Context, p *page) error {
 	if p.cursor == "" {
 		return nil
@@ -95,7 +95,7 @@ func (s *Server) applyCursor(ctx context.Context, p *page) error {
 	if !ok {
 		return httpjson.ErrInvalidCursor
 	}
-	p.after = after
+	p.after, p.cursor = after, ""
 	return s.gate.ContinueWalk(ctx, after.Token)
 }
 

@@ -80,6 +80,9 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 			for _, client := range clients {
 				client.do("GET", "/events?after=latest", nil, "Accept", accept, "Prefer", "wait=30").wantRejected(429, "too_many_concurrent_requests")
 			}
+			if name == "long polls" { // a request with an invalid cursor does not wait
+				clients[2].do("GET", ownRecord+"?operation=listPets&cursor=x", nil, "Prefer", "wait=30").wantError(400, "invalid_cursor")
+			}
 			open(other)
 			eventually(t, 10*time.Second, func() bool { return p.server.WaitingForEvents() == share+1 })
 			cancel()

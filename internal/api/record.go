@@ -216,18 +216,21 @@ func (s *Server) listRequests(c *gin.Context) error {
 	if gate.PrefersStream(c.Request.Header) {
 		return s.streamRequests(c, q)
 	}
-	wait := gate.PreferredWait(c)
-	if wait > 0 {
-		if err := s.awaitRequest(c, q, wait); err != nil {
-			return err
-		}
-	}
 	p.account, p.path = q.account, c.Request.URL.Path // so that a cursor is valid for this sandbox only
 	if q.latest {
 		p.url = q.resolved(p.url)
 	}
 	if q.before.number > 0 {
 		p.after.ID = q.before.number
+	}
+	if err := s.applyCursor(c.Request.Context(), p); err != nil {
+		return err
+	}
+	wait := gate.PreferredWait(c)
+	if wait > 0 {
+		if err := s.awaitRequest(c, q, wait); err != nil {
+			return err
+		}
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
 	if gate.PrefersArchive(c.Request.Header) {
