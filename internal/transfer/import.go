@@ -195,7 +195,7 @@ func onTheirWay(lines []int64) string {
 
 // each reads the file again. The error does not name it.
 func (r *run) each(ctx context.Context, do func(*row) error) error {
-	in, err := openLines(r.Source.path)
+	in, err := openLines(r.Source.path, r.Source.info)
 	if err == nil {
 		defer in.file.Close()
 		err = r.Source.each(ctx, in, do)

@@ -2,11 +2,15 @@ package transfer_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"petstore/internal/transfer"
 )
@@ -53,3 +57,69 @@ func TestInterruptedAdoption(t *testing.T) {
 		t.Errorf("the import ends with %v and this journal:\n%s", err, journal())
 	}
 }
+
+// TestChangeDuringImport: an import ends when another program writes its file. It has sent only rows
+// of the file that it has opened, so the next import sends each of the others once.
+func TestChangeDuringImport(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(path, text string) error{
+		"written": func(path, text string) error { return os.WriteFile(path, []byte(text), 0o600) },
+		"replaced": func(path, text string) error {
+			return errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path))
+		},
+		"same size": func(path, text string) error {
+			return os.WriteFile(path, []byte(text+strings.Repeat("\n", lineSize)), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "categories.csv")
+			var lines []string
+			for i := range 2 << 20 / lineSize {
+				lines = append(lines, fmt.Sprintf("%08d,%s\n", i, strings.Repeat("x", lineSize-10)))
+			}
+			const header = "name,description\n"
+			past := time.Now().Add(-time.Hour)
+			if err := errors.Join(os.WriteFile(path, []byte(header+strings.Join(lines, "")), 0o600), os.Chtimes(path, past, past)); err != nil {
+				t.Fatal(err)
+			}
+			sent := map[string]int{}
+			load := func() error {
+				source, err := transfer.Open(t.Context(), path, "", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer source.Close()
+				send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
+					if len(sent) == 0 {
+						if err := change(path, header+lines[0]+strings.Join(lines[2:], "")); err != nil {
+							t.Error(err)
+						}
+					}
+					var row struct{ Name string }
+					if err := json.Unmarshal(r.Body, &row); err != nil {
+						t.Error(err)
+					}
+					sent[row.Name]++
+					return http.StatusCreated, []byte(`{"id":1}`), nil
+				}
+				_, err = (&transfer.Import{Source: source, Send: send, Connections: 1}).Run(t.Context())
+				return err
+			}
+			if err := load(); err == nil || err.Error() != "the file has changed during the import" || len(sent) == len(lines) {
+				t.Errorf("the import ends with %v after %d rows", err, len(sent))
+			}
+			if err := load(); err != nil {
+				t.Error(err)
+			}
+			for i := range lines {
+				if name := fmt.Sprintf("%08d", i); sent[name] != 1 {
+					t.Errorf("the row %s was sent %d times", name, sent[name])
+				}
+			}
+		})
+	}
+}
+
+// lineSize is the number of bytes of a line in [TestChangeDuringImport].
+const lineSize = 16 << 10

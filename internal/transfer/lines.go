@@ -25,13 +25,45 @@ type lines struct {
 	spare  int       // the bytes that Read may return before the next call of fresh
 }
 
-// openLines opens a file.
-func openLines(path string) (*lines, error) {
+// errChanged means that a file is not the one of which [Source] has the digest.
+var errChanged = errors.New("the file has changed during the import")
+
+// unchanged reads a file, and returns [errChanged] instead of the content that another program writes.
+type unchanged struct {
+	file *os.File
+	info os.FileInfo // nil: nobody else writes it
+	err  error       // bufio may forget it
+}
+
+// Read implements [io.Reader].
+func (u *unchanged) Read(into []byte) (int, error) {
+	n, err := u.file.Read(into)
+	if u.info == nil {
+		return n, err
+	}
+	opened, errOpened := u.file.Stat()
+	named, errNamed := os.Stat(u.file.Name())
+	if errOpened != nil || errNamed != nil || !isSame(u.info, opened) || !isSame(u.info, named) {
+		u.err = errChanged
+	}
+	if u.err != nil {
+		return 0, u.err
+	}
+	return n, err
+}
+
+// isSame reports whether a file is the same as before.
+func isSame(before, now os.FileInfo) bool {
+	return os.SameFile(before, now) && before.Size() == now.Size() && before.ModTime().Equal(now.ModTime())
+}
+
+// openLines opens a file, which must be as before unless that is nil.
+func openLines(path string, before os.FileInfo) (*lines, error) {
 	file, err := os.Open(path) //nolint:gosec // the user names the file
 	if err != nil {
 		return nil, err
 	}
-	l := &lines{file: file, in: bufio.NewReaderSize(file, maxRow)}
+	l := &lines{file: file, in: bufio.NewReaderSize(&unchanged{file: file, info: before}, maxRow)}
 	if magic, _ := l.in.Peek(2); string(magic) == "\x1f\x8b" {
 		unpacked, err := gzip.NewReader(l.in)
 		if err != nil {

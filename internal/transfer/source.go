@@ -24,6 +24,7 @@ type Source struct {
 	Rows     int64
 
 	path   string
+	info   os.FileInfo // nil: of a temporary copy
 	isCSV  bool
 	digest string
 	units  map[int64]int64 // of an archive, the units of all orders by the id of the pet
@@ -44,6 +45,8 @@ func Open(ctx context.Context, name, resource string, stdin io.Reader) (*Source,
 	info, err := os.Stat(name)
 	if name == Stdin || err == nil && !info.Mode().IsRegular() {
 		err = s.copy(ctx, name, stdin)
+	} else {
+		s.info = info
 	}
 	if err == nil {
 		err = s.survey(ctx, resource)
@@ -97,7 +100,7 @@ func (s *Source) Close() {
 // survey reads the whole file: its form, number of rows and digest, and the units that the orders of
 // an archive take.
 func (s *Source) survey(ctx context.Context, resource string) error {
-	in, err := openLines(s.path)
+	in, err := openLines(s.path, s.info)
 	if err != nil {
 		return s.explain(err)
 	}
@@ -143,6 +146,9 @@ func (s *Source) survey(ctx context.Context, resource string) error {
 
 // explain adds the name of the file to an error.
 func (s *Source) explain(err error) error {
+	if errors.Is(err, errChanged) {
+		err = fmt.Errorf("%w; run the same command again", err)
+	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w", s.Name, err)
 	}
