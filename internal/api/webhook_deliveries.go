@@ -49,11 +49,14 @@ func (s *Server) listWebhookDeliveries(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
+	p.path = webhooksPath + "/" + c.Param("webhookId") // so that a cursor is valid for this webhook only
+	if err := s.applyCursor(c.Request.Context(), p); err != nil {
+		return err
+	}
 	at, err := s.readWebhook(c)
 	if err != nil {
 		return err
 	}
-	p.path = webhooksPath + "/" + at.ID // so that a cursor is valid for this webhook only
 	return writePage(s, c, p, list[db.WebhookDeliveryListRow, delivery]{
 		find: func(ctx context.Context) ([]db.WebhookDeliveryListRow, error) {
 			return s.reads.WebhookDeliveryList(ctx, db.WebhookDeliveryListParams{

@@ -497,4 +497,5 @@ func TestListDeliveries(t *testing.T) {
 	}
 	next := p.get(hook.path() + "/deliveries?limit=1").want(200).link("next")
 	p.get(strings.Replace(next, hook.ID, other.ID, 1)).wantError(400, "invalid_cursor")
+	p.get(strings.Replace(next, hook.ID, "wh_unknown", 1)).wantError(400, "invalid_cursor")
 }
