@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/http"
 	"net/url"
@@ -157,6 +158,9 @@ func (p *program) printReply(ctx context.Context, sender *client, one call, incl
 		_, err = io.Copy(p.stdout, got.Body)
 		if ctx.Err() != nil { // Ctrl-C is how a stream ends
 			return nil
+		}
+		if _, isStdout := errors.AsType[*fs.PathError](err); err != nil && !isStdout {
+			err = errors.New(whyNoResponse(err, responseTimeout))
 		}
 	} else {
 		_, err = p.stdout.Write(p.pretty(got))

@@ -207,6 +207,22 @@ func TestSilentBody(t *testing.T) {
 	}
 }
 
+// TestBrokenStream: api says who ended a stream in the middle.
+func TestBrokenStream(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, ":\n")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	t.Cleanup(server.Close)
+	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
+	if got, _, err := execute(t, client, "api", "/events"); err == nil || err.Error() != "the server closed the connection" || got != ":\n" {
+		t.Errorf("%v, printed %q", err, got)
+	}
+}
+
 // TestKeyedPosts compares keyedPosts with the spec.
 func TestKeyedPosts(t *testing.T) {
 	t.Parallel()
