@@ -252,6 +252,7 @@ func TestRecordFilters(t *testing.T) {
 	all := p.record(5)
 	for query, want := range map[string]int{
 		"operation=getPet": 2, "status=4xx": 1, "status=404": 1, "status=2xx": 4, "status=201": 2, "status=5xx": 0, "idempotencyKey=a": 2,
+		"idempotencyKey=" + strings.Repeat("k", 255):              0,
 		"operation=getPet&status=2xx":                             1,
 		"after=" + all[3].ID:                                      3,
 		"before=" + all[3].ID:                                     1,
@@ -272,6 +273,7 @@ func TestRecordFilters(t *testing.T) {
 		p.get(ownRecord + "?" + query).want(400)
 	}
 	p.get(ownRecord+"?after=&before=1&before=2").wantViolations("invalid_parameter", "after empty", "before repeated")
+	p.get(ownRecord+"?idempotencyKey="+strings.Repeat("k", 256)).wantViolations("invalid_parameter", "idempotencyKey too_long")
 	p.do("GET", ownRecord, nil, "Accept", "text/event-stream", "Last-Event-ID", "7").want(400)
 }
 
