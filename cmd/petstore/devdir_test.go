@@ -70,6 +70,12 @@ func TestCommandsFindDev(t *testing.T) {
 		}
 	}
 
+	for _, environ := range [][]string{export, export[1:]} {
+		if _, err := run(environ, "trigger order.placed"); err != nil {
+			t.Errorf("with the variables %q, trigger ends with %v", environ, err)
+		}
+	}
+
 	second := begin(t, dir, environ, "dev")
 	second.expect("another petstore dev runs in this folder")
 	if code := second.wait(); code != exitFailure {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -58,22 +59,18 @@ func (p *program) target(cmd *cobra.Command) (target, error) {
 		}
 	}
 	to.url = strings.TrimSuffix(to.url, "/")
-	if to.url == "" || to.key == "" || strings.HasPrefix(to.url, "https://") {
-		dev, err := p.findDev()
-		isOther := to.url != "" && to.url != dev.URL
-		switch {
-		case to.key == "" && err != nil:
-			return target{}, fmt.Errorf("PETSTORE_API_KEY must be set to an API key, because %w; petstore dev and petstore key create print one", err)
-		case to.key == "" && isOther:
-			return target{}, fmt.Errorf("PETSTORE_API_KEY must be set to an API key for %s; petstore key create prints one", to.url)
-		case err != nil && to.url == "":
-			to.url = defaultURL
-		case err == nil && !isOther:
-			to.url, to.certificate = dev.URL, dev.Certificate
-			if to.key == "" {
-				to.key, to.isDev = dev.APIKey, true
-			}
-		}
+	dev, err := p.findDev()
+	isOther := to.url != "" && to.url != dev.URL
+	switch {
+	case to.key == "" && err != nil:
+		return target{}, fmt.Errorf("PETSTORE_API_KEY must be set to an API key, because %w; petstore dev and petstore key create print one", err)
+	case to.key == "" && isOther:
+		return target{}, fmt.Errorf("PETSTORE_API_KEY must be set to an API key for %s; petstore key create prints one", to.url)
+	case err != nil && to.url == "":
+		to.url = defaultURL
+	case err == nil && !isOther:
+		to.url, to.certificate, to.key = dev.URL, dev.Certificate, cmp.Or(to.key, dev.APIKey)
+		to.isDev = to.key == dev.APIKey
 	}
 	if _, err := auth.ParseSecret(to.key); err != nil {
 		return target{}, errors.New("PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one")
