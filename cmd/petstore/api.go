@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/net/http/httpguts"
 
 	"petstore/internal/follow"
 )
@@ -107,10 +108,11 @@ func (p *program) readCall(cmd *cobra.Command, args []string, o apiCommandOption
 	}
 	for _, line := range o.headers {
 		name, value, found := strings.Cut(line, ":")
-		if !found || strings.TrimSpace(name) != name || name == "" {
+		value = strings.TrimSpace(value)
+		if !found || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 			return call{}, wrongUsage(cmd, "--header must be a name and a value, such as 'Prefer: wait=20', but is %q", line)
 		}
-		one.header.Add(name, strings.TrimSpace(value))
+		one.header.Add(name, value)
 	}
 	switch {
 	case o.paginate && one.method != http.MethodGet:

@@ -223,6 +223,20 @@ func TestBrokenStream(t *testing.T) {
 	}
 }
 
+// TestProxyRefuses: api prints the status of a proxy that does not connect to the server.
+func TestProxyRefuses(t *testing.T) {
+	t.Parallel()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusProxyAuthRequired)
+	}))
+	t.Cleanup(proxy.Close)
+	environ := []string{"HTTPS_PROXY=" + proxy.URL, "PETSTORE_URL=https://petstore.example", "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
+	p := begin(t, emptyDir, environ, "api", "/pets", "--retries", "0")
+	if line := p.expect("petstore: "); line != "petstore: no response from https://petstore.example: Proxy Authentication Required; "+startServer {
+		t.Errorf("it printed %q", line)
+	}
+}
+
 // TestKeyedPosts compares keyedPosts with the spec.
 func TestKeyedPosts(t *testing.T) {
 	t.Parallel()

@@ -294,8 +294,7 @@ func isDial(err error) bool {
 
 // whyNoResponse explains briefly why a request with a timeout, or the reading of its response, failed.
 func whyNoResponse(err error, timeout time.Duration) string {
-	_, isRequest := errors.AsType[*url.Error](err)
-	_, isNetwork := errors.AsType[*net.OpError](err)
+	request, isRequest := errors.AsType[*url.Error](err)
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	number, isNumber := errors.AsType[syscall.Errno](err)
 	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
@@ -313,9 +312,11 @@ func whyNoResponse(err error, timeout time.Duration) string {
 		return "the server there speaks http, not https"
 	case egress.IsClosed(err):
 		return "the server closed the connection"
-	case !isRequest && !isNetwork: // such as [errSilence]
+	case !isRequest: // such as [errSilence]
 		return err.Error()
-	default:
+	case strings.Contains(request.Err.Error(), "malformed"): // these errors have no exported types
 		return "the program that listens there does not speak HTTP"
+	default: // such as the status of a proxy
+		return request.Err.Error()
 	}
 }

@@ -65,6 +65,8 @@ func TestUsageSentences(t *testing.T) {
 		"key list --acount a":              "there is no flag --acount (did you mean --account?); see petstore key list --help",
 		"api /pets --pagenate":             "there is no flag --pagenate (did you mean --paginate?); see petstore api --help",
 		"api POST /pets --retries 21":      `--retries must be a whole number between 0 and 20, but is "21"; see petstore api --help`,
+		"api /pets -H Idempotency\tKey:x":  `--header must be a name and a value, such as 'Prefer: wait=20', but is "Idempotency\tKey:x"; see petstore api --help`,
+		"api /pets -H Prefer:a\nX:b":       `--header must be a name and a value, such as 'Prefer: wait=20', but is "Prefer:a\nX:b"; see petstore api --help`,
 		"trigger order.plced":              `there is no type of events "order.plced" (did you mean order.placed?); petstore trigger lists the types; see petstore trigger --help`,
 		"serve ---x":                       "---x is not a flag; see petstore serve --help",
 		"openapi --format":                 "--format needs a value; see petstore openapi --help",
