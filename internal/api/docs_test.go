@@ -116,6 +116,7 @@ func TestPageNotFound(t *testing.T) {
 		p.do("POST", path, nil, "Accept", browser).wantError(404, "route_not_found")
 	}
 	p.do("DELETE", "/docs", nil, "Accept", browser).wantError(405, "method_not_allowed")
+	p.do("GET", strings.Repeat("/", 15_000), nil, "Accept", browser).wantError(404, "route_not_found") // a page would have megabytes
 }
 
 // TestEveryErrorIsExplained: the errors page, the source and the spec list the same

@@ -65,13 +65,15 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 		first.Last = q.After.String()
 	}
 	first.AtOnce = q.Latest
+	page.Events = nil // as the stream may be silent for long
 	return s.gate.Stream(c, s.watchedBy(c), first, func(ctx context.Context) (gate.Part, error) {
 		next, err := s.readFeed(ctx, gate.Caller(c), q.From(page.Next), costAfter(page))
 		if err != nil {
 			return gate.Part{}, err
 		}
 		page = next
-		return partOf(page)
+		page.Events = nil
+		return partOf(next)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -148,7 +149,7 @@ func TestStreamAfterLatest(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)
 	p.newPet("Rex", 1)
-	p.record(2)
+	p.record(3)
 	for i, target := range []string{"/events?after=latest", ownRecord + "?after=latest"} {
 		first := p.stream(target)
 		wantLine(t, first, "retry: 1000")
@@ -163,6 +164,44 @@ func TestStreamAfterLatest(t *testing.T) {
 			t.Errorf("after %s, %s goes on with %d %v", last, target, again.status, fields)
 		}
 	}
+}
+
+// TestSilentStreams: a stream does not keep the events that it has sent.
+func TestSilentStreams(t *testing.T) { //nolint:paralleltest // it measures the memory of all tests
+	const streams, events, most = 24, 50, 8 << 20
+	p := start(t)
+	p.fillFeed(events)
+	heap := func() int64 {
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	p.get("/pets").want(200)
+	before := heap()
+	for range streams {
+		stream := p.stream("/events")
+		for n := 1; n <= events; n++ {
+			if fields, ok := stream.next(); !ok || fields["id"] != p.eventID(n, 7) {
+				t.Fatalf("event %d is %v", n, fields["id"])
+			}
+		}
+	}
+	p.until("the streams wait", func() bool { return p.server.WaitingForEvents() == streams })
+	if grown := heap() - before; grown > most {
+		t.Errorf("%d silent streams need %d bytes", streams, grown)
+	}
+}
+
+// TestRevokedWhileWaiting: a key that was revoked during a wait gets no response of the wait.
+func TestRevokedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	id, key := p.issue(auth.Read, nil)
+	received := p.as(key).begin("GET", "/events?after=latest", nil, "Prefer", "wait=2")
+	p.until("the request waits", func() bool { return p.server.WaitingForEvents() == 1 })
+	p.revoke(id)
+	received().wantError(401, "invalid_api_key")
 }
 
 // TestSlowStream: a client that does not read its stream is disconnected, and other streams

@@ -185,6 +185,10 @@ func (g *Gate) addOptions(engine *gin.Engine) {
 	}
 }
 
+// deepest is more than the segments of any route. Longer paths cost nothing: a client without a key may
+// send thousands of segments, and a page would have as many steps up in each link.
+const deepest = 20
+
 // notFound handles requests that match no route. Browsers get a page. Otherwise, the error is
 // [ErrRouteNotFound] or [ErrMethodNotAllowed].
 func (g *Gate) notFound(c *gin.Context) error {
@@ -193,9 +197,13 @@ func (g *Gate) notFound(c *gin.Context) error {
 		c.Status(http.StatusNoContent)
 		return nil
 	}
-	allow := ""
+	path := c.Request.URL.EscapedPath()
+	if strings.Count(path, "/") > deepest {
+		return ErrRouteNotFound
+	}
+	allow, requested := "", strings.Split(path, "/")
 	for path, methods := range g.allowed {
-		if matches(path, c.Request.URL.EscapedPath()) {
+		if matches(path, requested) {
 			allow = methods
 			if !strings.Contains(path, ":") {
 				break // the literal path wins
@@ -209,10 +217,9 @@ func (g *Gate) notFound(c *gin.Context) error {
 	return ErrMethodNotAllowed
 }
 
-// matches reports whether a path matches a pattern in the syntax of gin.
-func matches(pattern, path string) bool {
-	want, have := strings.Split(pattern, "/"), strings.Split(path, "/")
-	return slices.EqualFunc(want, have, func(want, have string) bool {
+// matches reports whether the segments of a path match a pattern in the syntax of gin.
+func matches(pattern string, path []string) bool {
+	return slices.EqualFunc(strings.Split(pattern, "/"), path, func(want, have string) bool {
 		return want == have || (strings.HasPrefix(want, ":") && have != "")
 	})
 }

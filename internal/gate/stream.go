@@ -134,6 +134,7 @@ func (s *stream) run(part Part, read func(context.Context) (Part, error)) {
 			if s.send(part.Text); s.state.injected.closes() {
 				s.err = errConnectionClosed
 			}
+			part.Text = "" // it may be large, and a stream may be silent for long
 		}
 		s.lastID = cmp.Or(part.Last, s.lastID)
 		if !s.awaitMore(part) {
@@ -175,12 +176,10 @@ func (s *stream) wait(after int64) (found bool) {
 	return s.watched.Hub.Wait(ctx, s.watched.Account, after) && sleep.For(s.state.connection, readPace)
 }
 
-// keyWorks reports whether the API key still works. A database that fails ends no stream.
+// keyWorks reports whether the API key still works, within the time limit of a request.
 func (s *stream) keyWorks() bool {
 	s.state.move(time.Now().Add(s.gate.options.RequestTimeout))
-	_, err := s.gate.authenticate(s.c)
-	_, refused := errors.AsType[*httpjson.Error](err)
-	return !refused
+	return s.gate.refusal(s.c) == nil
 }
 
 // sendID sends the id up to which the client has all events, without data.

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -96,6 +97,19 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 		return errClientGone
 	}
 	extendDeadline(c, time.Since(extended))
+	if seen.Found {
+		return nil
+	}
+	return g.refusal(c)
+}
+
+// refusal returns why the API key of a request does not work any more, or nil. A database that fails
+// is no reason.
+func (g *Gate) refusal(c *gin.Context) error {
+	_, err := g.authenticate(c)
+	if refused, ok := errors.AsType[*httpjson.Error](err); ok {
+		return refused
+	}
 	return nil
 }
 
@@ -112,14 +126,15 @@ func (g *Gate) leave(c *gin.Context) { g.Limits.release(&requestOf(c).reserved) 
 func (g *Gate) look(c *gin.Context, read func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(requestOf(c).connection, g.options.RequestTimeout)
 	defer cancel()
-	for {
-		err := g.reservePlace(c)
-		if err == nil {
-			break
-		}
-		if !sleep.For(ctx, readPace) {
-			return err
-		}
+	r := &requestOf(c).reserved
+	taken := g.Limits.requests.TryTake(r.payer, 1)
+	for !taken && sleep.For(ctx, readPace) {
+		taken = g.Limits.requests.TryTake(r.payer, 1)
+	}
+	if taken {
+		r.places++
+	} else if err := g.reservePlace(c); err != nil {
+		return err
 	}
 	defer g.leave(c)
 	return postgres.RetryRead(ctx, func() error { return read(ctx) })
