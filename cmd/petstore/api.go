@@ -213,7 +213,8 @@ func (p *program) printPages(ctx context.Context, sender *client, one call) erro
 func (c *client) eachElement(ctx context.Context, one call, do func(json.RawMessage) error) error {
 	end := ""
 	if path, _, _ := strings.Cut(one.path, "?"); path == "/events" {
-		latest, err := c.send(ctx, call{method: http.MethodGet, path: "/events?after=latest&limit=1"})
+		keys := one.header["Authorization"] // of the user, maybe of another account
+		latest, err := c.send(ctx, call{method: http.MethodGet, path: "/events?after=latest&limit=1", header: http.Header{"Authorization": keys}})
 		if err == nil {
 			err = latest.err()
 		}

@@ -18,6 +18,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/transfer"
 )
 
 // TestAPI sends requests of all kinds to a server.
@@ -131,6 +132,28 @@ func TestAPIPaginatesPastEmptyPages(t *testing.T) {
 	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
 	if got := must(t, client, "api", "/events", "type=order.placed", "--paginate"); got != "[\n  {\"sequence\":3}\n]\n" {
 		t.Errorf("it prints %s", got)
+	}
+}
+
+// TestAPIPaginatesWithAnotherKey lists the whole feed of the account in a header of the user, not of the
+// one in the environment.
+func TestAPIPaginatesWithAnotherKey(t *testing.T) {
+	t.Parallel()
+	newStore := newStores(t)
+	both := []*store{newStore(t), newStore(t)}
+	const total = 5
+	for _, s := range both {
+		for i := range total {
+			must(t, s.environ, "api", "POST", "/categories", fmt.Sprintf("name=category %d", i))
+		}
+	}
+	for i, s := range both {
+		_, key, _ := strings.Cut(both[1-i].environ[1], "=")
+		got := must(t, s.environ, "api", "/events?limit=2", "--paginate", "-H", "Authorization: Bearer "+key)
+		account := fromJSON[transfer.Account](t, must(t, both[1-i].environ, "api", "/account")+"\n")
+		if strings.Count(got, fmt.Sprintf(`"accountId":%q`, account.ID)) != total {
+			t.Errorf("with the key of %s, it prints %s", account.ID, got)
+		}
 	}
 }
 
