@@ -120,7 +120,7 @@ func TestPageNotFound(t *testing.T) {
 }
 
 // TestEveryErrorIsExplained: the errors page, the source and the spec list the same
-// codes.
+// codes. The remedy of insufficient_scope names every resource that needs the scope admin.
 func TestEveryErrorIsExplained(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -135,6 +135,15 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	}
 	if silent := strings.Count(page, "**Remedy** \n"); silent > 0 {
 		t.Errorf("%d errors have no remedy", silent)
+	}
+
+	_, rest, _ := strings.Cut(page, "`insufficient_scope`")
+	remedy, _, _ := strings.Cut(strings.ToLower(rest), "\n## ")
+	for _, o := range operations() {
+		resource, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(o.path, "/account"), "/"), "/")
+		if name := strings.ReplaceAll(resource, "-", " "); isAdmin(o.path) && !strings.Contains(remedy, name) {
+			t.Errorf("the remedy of insufficient_scope lacks %s: %s", name, remedy)
+		}
 	}
 
 	described := slices.Sorted(maps.Keys(theContract().describedErrors()))

@@ -87,7 +87,7 @@ var errorReference = describe(
 
 		{gate.ErrMissingAPIKey, "Add the header `Authorization: Bearer <API_KEY>`. Check that the variable that holds the key is set where the program runs."},
 		{gate.ErrInvalidAPIKey, "Check the form of the key: `petstore_` and 36 letters and digits, without quotes or line breaks. If the form is right, the key is unknown, revoked or expired. Get a new one."},
-		{gate.ErrInsufficientScope, "Use a key of a larger scope. GET needs `read`, changes need `write`, and API keys need `admin`."},
+		{gate.ErrInsufficientScope, "Use a key of a larger scope. GET needs `read`, and changes need `write`. Webhooks, API keys, sandboxes and samples need `admin`."},
 
 		{gate.ErrRouteNotFound, "Check the path for misspelled words, capitals, and a trailing or double slash."},
 		{errPetNotFound, "Find the id with `GET /pets`. Another client may have deleted the pet."},
