@@ -338,9 +338,10 @@ func TestBounded(t *testing.T) {
 	t.Parallel()
 	const longest = 100 * time.Millisecond
 	pool := open(t, pgtest.NewEmpty(t).DirectURL, 1).Bounded(longest)
-	wait := func(ctx context.Context, on interface {
+	type statements interface {
 		Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
-	}, d time.Duration) error {
+	}
+	wait := func(ctx context.Context, on statements, d time.Duration) error {
 		_, err := on.Exec(ctx, "SELECT pg_sleep($1::float8)", d.Seconds())
 		return err
 	}

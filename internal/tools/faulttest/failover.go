@@ -43,16 +43,41 @@ func failover(ctx context.Context, f *fixture) string {
 		l.summary(), round(l.slowest), len(l.placed), round(back), round(promotion))
 }
 
+// frozenPrimary freezes the primary during writes and promotes its standby. The kernel of the primary
+// still acknowledges what the service sends. Orders are placed again within limit, and all events
+// are delivered within another.
+func frozenPrimary(ctx context.Context, f *fixture) string {
+	const limit, delivered, receivers = 10 * time.Second, 45 * time.Second, 6 // more than the worker has transactions
+	s, standby := f.openPair(ctx, allowLoopback)
+	for range receivers {
+		s.receive(ctx, nil)
+	}
+	w := s.startWriters(ctx, 16)
+	sleep(ctx, 1500*time.Millisecond)
+	frozen := time.Now()
+	primary := s.db
+	primary.signal(syscall.SIGSTOP)
+	defer primary.signal(syscall.SIGKILL)
+	standby.promote(ctx)
+	s.db = standby
+	s.awaitWorking(ctx, limit)
+	back := time.Since(frozen)
+	sleep(ctx, time.Second)
+	l := w.finish()
+	s.awaitDelivered(ctx, delivered)
+	return fmt.Sprintf("%s; orders again %s after the freeze, all events delivered after %s", l.summary(), round(back), round(time.Since(frozen)))
+}
+
 // followSoon makes a server notice soon that it can follow another one.
 var followSoon = map[string]string{"wal_retrieve_retry_interval": "200ms"}
 
 // openPair starts a deployment on two servers: a primary and its synchronous standby.
-func (f *fixture) openPair(ctx context.Context) (s *deployment, standby *database) {
+func (f *fixture) openPair(ctx context.Context, extra ...string) (s *deployment, standby *database) {
 	settings := maps.Clone(followSoon)
 	settings["synchronous_standby_names"] = "*"
 	primary := f.startDatabase(ctx, "", settings)
 	standby = f.startStandby(ctx, primary, "standby", "sync")
-	return f.openWith(ctx, primary, anyURL(primary, standby)), standby
+	return f.openWith(ctx, primary, anyURL(primary, standby), extra...), standby
 }
 
 // configure changes a setting of a running server.

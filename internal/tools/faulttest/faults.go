@@ -131,6 +131,7 @@ var faults = []fault{
 	{54, "data of closed streams are free", "internal/listener/frames.go", " && f.open[stream] > 0 {\n\t\t\tcost = 0", " {\n\t\t\tcost = 0"},
 	{54, "frames are not limited", "internal/listener/frames.go", "if f.budget < 0 && !c.cut {", "if f.budget < -1e9 && !c.cut {"},
 	{55, "cursors and tokens survive a restore", "internal/postgres/restore.go", "SET secret = sha256(", "SET secret = secret WHERE secret = sha256("},
+	{56, "transactions of the worker have no bound", "internal/postgres/pool.go", "if d.bound > 0 {", "if d.bound > 1<<60 {"},
 }
 
 // earlyResponse loses orders that were acknowledged just before the service is killed, and

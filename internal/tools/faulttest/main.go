@@ -68,6 +68,7 @@ var rows = []row{
 	{53, "two writers, readers on two replicas", longForks},
 	{54, "slow handshakes, unread streams, floods", hostileHTTP2},
 	{55, "PostgreSQL gets a newer major version", majorUpgrade},
+	{56, "the primary freezes, the standby is promoted", frozenPrimary},
 }
 
 func main() {
