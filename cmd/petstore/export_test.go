@@ -164,6 +164,13 @@ func TestArchive(t *testing.T) {
 		{"kind":"inventory","petId":1,"quantity":1,"color":"red"}
 		{"kind":"order","petId":1}`
 	lone.fails([]string{lone.file("stock.ndjson", stock)}, "stock.ndjson:3: `color` ", "rows that were not imported: 2") // and the order
+	final := `{"kind":"category","id":1,"name":"final"}`
+	for _, kind := range []string{`"pet","id":%d,"name":"a","categoryId":1`, `"inventory","petId":%d,"quantity":1,"status":"lost"`, `"order","petId":%d`} {
+		for id := range 20 {
+			final += fmt.Sprintf("\n{\"kind\":"+kind+"}", id+1)
+		}
+	}
+	lone.fails([]string{lone.file("final.ndjson", final), "--connections", "4"}, "final.ndjson:22: `status` ", "rows that were not imported: 20")
 }
 
 // TestCorrectedArchive: pets get their final stock and status when they and their orders are imported by a

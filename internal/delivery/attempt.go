@@ -125,22 +125,23 @@ func vary(wait time.Duration) time.Duration {
 
 // attempt sends an event to an endpoint.
 func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
-	began := time.Now()
-	r := result{delivery: one, at: one.now.Add(began.Sub(one.readAt))}
+	r := result{delivery: one, at: one.now.Add(time.Since(one.readAt))}
 	if one.unsent != "" {
 		r.problem = one.unsent
 		return r
 	}
 	r.url = to.url
 	if one.attempts == 0 {
-		d.options.Metrics.WebhookFirstAttempt(one.waited + began.Sub(one.readAt))
+		d.options.Metrics.WebhookFirstAttempt(one.waited + time.Since(one.readAt))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
-	defer cancel()
 	loses := d.injectFault(ctx, &r)
 	if r.problem != "" {
 		return r
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
+	defer cancel()
+	began := time.Now()
+	r.at = one.now.Add(began.Sub(one.readAt))
 	response, err := d.post(ctx, to, &r) //nolint:bodyclose // finish closes it
 	r.took = time.Since(began)
 	if err != nil {

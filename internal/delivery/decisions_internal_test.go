@@ -137,6 +137,7 @@ func TestHealth(t *testing.T) {
 		"a failure before a success":     {webhook: failing(3, ago(time.Hour)), results: []result{bad, ok}, isChanged: true},
 		"a failure after a success":      {webhook: failing(3, ago(time.Hour)), results: []result{ok, bad}, failures: 1, retryAt: &at, isChanged: true},
 		"nothing was sent":               {webhook: failing(3, ago(time.Hour)), results: []result{{delivery: delivery{unsent: "no event"}}}, failures: 3, since: ago(day), retryAt: ago(time.Hour)},
+		"a success of the URL before":    {webhook: failing(3, ago(time.Hour)), results: []result{{url: "http://before", httpStatus: accepted, took: slowAfter + 1}}, failures: 3, since: ago(day), retryAt: ago(time.Hour)},
 		"nine failures":                  {webhook: failing(8, &at), results: []result{bad}, failures: 9, since: ago(day), retryAt: &at, isChanged: true},
 		"ten failures":                   {webhook: failing(8, &at), results: []result{bad, bad}, failures: 10, since: ago(day), retryAt: &at, pause: time.Second, isChanged: true},
 		"eleven failures":                {webhook: failing(10, &at), results: []result{bad}, failures: 11, since: ago(day), retryAt: &at, pause: 2 * time.Second, isChanged: true},

@@ -84,7 +84,7 @@ func TestManyInjectedFaults(t *testing.T) {
 			inside.webhook(receive(t, nil).url, "pet.created")
 			inside.emit(pets(1, events)...)
 			f.work().Wake(inside.account)
-			await(f, int64(events), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
+			await(f, int64(events), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) >= 1")
 			if got := read[string](f, "SELECT failures || ' ' || (failing_since IS NULL) FROM webhooks"); got != "0 true" {
 				t.Errorf("the failures are %s", got)
 			}

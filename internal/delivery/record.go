@@ -144,6 +144,9 @@ func (d *drain) health(webhook db.WebhookLockRow, results []result) (after db.We
 	}
 	succeeded, failed := false, false
 	for _, r := range results {
+		if r.url != "" && r.url != webhook.URL {
+			continue // an event reached the URL before a change
+		}
 		switch {
 		case r.saysNothing():
 		case r.isSuccess():

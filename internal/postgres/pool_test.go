@@ -337,7 +337,8 @@ func TestReadOnlyServerKeepsConnections(t *testing.T) {
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	const longest = 100 * time.Millisecond
-	pool := open(t, pgtest.NewEmpty(t).DirectURL, 1).Bounded(longest)
+	unbounded := open(t, pgtest.NewEmpty(t).DirectURL, 1)
+	pool := unbounded.Bounded(longest)
 	type statements interface {
 		Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
 	}
@@ -363,7 +364,7 @@ func TestBounded(t *testing.T) {
 		if _, isServers := errors.AsType[*pgconn.PgError](err); err == nil || isServers {
 			t.Errorf("%s ended with %v", what, err)
 		}
-		if err := wait(t.Context(), pool, 0); err != nil {
+		if err := wait(t.Context(), unbounded, 0); err != nil {
 			t.Errorf("after %s: %v", what, err)
 		}
 	}

@@ -82,7 +82,8 @@ type run struct {
 }
 
 // Run imports the rows that are not imported yet. The error is nil if rows have failed, and ctx.Err if
-// ctx has ended. After each error but [ChoiceError], another Run continues.
+// ctx has ended. After each error but [ChoiceError], another Run continues. If the file has changed,
+// it needs a new [Source].
 func (i *Import) Run(ctx context.Context) (Summary, error) {
 	r := &run{Import: i, mapped: map[*Resource]map[int64]int64{categories: {}, pets: {}}, categories: map[string]int64{}, refused: map[int64]bool{}}
 	r.summary = Summary{File: i.Source.Name, Rows: i.Source.Rows}
@@ -334,7 +335,7 @@ func (r *run) fail(one *row, wrong RowErrors) error {
 	r.reporting.Lock()
 	defer r.reporting.Unlock()
 	r.summary.Failed++
-	if one.resource == inventory {
+	if one.resource == inventory && !r.final { // the pass with the final stock reads it
 		r.refused[one.line] = true
 	}
 	if r.Failed != nil {

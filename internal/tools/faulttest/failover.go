@@ -44,10 +44,10 @@ func failover(ctx context.Context, f *fixture) string {
 }
 
 // frozenPrimary freezes the primary during writes and promotes its standby. The kernel of the primary
-// still acknowledges what the service sends. Orders are placed again within limit, and all events
-// are delivered within another.
+// still acknowledges what the service sends. Orders are placed again within one limit, all events are
+// delivered within another, and no acknowledged order is lost.
 func frozenPrimary(ctx context.Context, f *fixture) string {
-	const limit, delivered, receivers = 10 * time.Second, 45 * time.Second, 6 // more than the worker has transactions
+	const limit, delivered, receivers = 10 * time.Second, 30 * time.Second, 6 // more than the worker has transactions
 	s, standby := f.openPair(ctx, allowLoopback)
 	for range receivers {
 		s.receive(ctx, nil)
@@ -60,11 +60,12 @@ func frozenPrimary(ctx context.Context, f *fixture) string {
 	defer primary.signal(syscall.SIGKILL)
 	standby.promote(ctx)
 	s.db = standby
-	s.awaitWorking(ctx, limit)
+	s.awaitWorking(ctx, limit-time.Since(frozen))
 	back := time.Since(frozen)
 	sleep(ctx, time.Second)
 	l := w.finish()
-	s.awaitDelivered(ctx, delivered)
+	s.awaitDelivered(ctx, delivered-time.Since(frozen))
+	s.checkWriters(ctx, l)
 	return fmt.Sprintf("%s; orders again %s after the freeze, all events delivered after %s", l.summary(), round(back), round(time.Since(frozen)))
 }
 
