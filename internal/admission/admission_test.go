@@ -253,6 +253,18 @@ func TestTryTake(t *testing.T) {
 	if !pool.TryTake("a", 1) {
 		t.Error("a part that was given back is not free")
 	}
+	synctest.Test(t, func(t *testing.T) {
+		queue := admission.New[string](admission.Resource{Total: 2, Share: 2, Wait: admission.Forever})
+		if !queue.TryTake("a", 1) {
+			t.Error("the first part is not free")
+		}
+		go func() { _ = queue.Take(t.Context(), "b", 2) }()
+		synctest.Wait()
+		if queue.TryTake("c", 1) {
+			t.Error("a try comes before a request that waits")
+		}
+		queue.Give("a", 1)
+	})
 }
 
 // TestRetryAfter lets 140 clients of one payer take the only place, each for 350 ms, as new

@@ -58,8 +58,8 @@ type exchangeID struct{ account, number int64 }
 
 func (id exchangeID) String() string { return fmt.Sprintf("req_%d_%d", id.account, id.number) }
 
-// exchangeIDPattern matches the ids that String returns.
-var exchangeIDPattern = regexp.MustCompile(`^req_([1-9][0-9]{0,15})_([1-9][0-9]{0,15})$`)
+// exchangeIDPattern matches the ids that String returns. The number 0 is the beginning of a record.
+var exchangeIDPattern = regexp.MustCompile(`^req_([1-9][0-9]{0,15})_(0|[1-9][0-9]{0,15})$`)
 
 func parseExchangeID(text string) (id exchangeID, ok bool) {
 	match := exchangeIDPattern.FindStringSubmatch(text)
@@ -150,7 +150,7 @@ func readStatuses(params *httpjson.Params, text string) (first, last int32) {
 // readExchangeID reads the id of a recorded request from the text of a parameter.
 func readExchangeID(params *httpjson.Params, name, text string) exchangeID {
 	id, ok := parseExchangeID(text)
-	if !ok {
+	if !ok || id.number == 0 && name == "before" {
 		params.Reject(name, "invalid_format", "`"+name+"` must be the id of a recorded request, such as `req_1042_57`.")
 	}
 	return id
@@ -323,10 +323,7 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 		_, err := s.queries.SandboxGet(ctx, wanted)
 		return orNotFound(err, errSandboxNotFound)
 	}
-	first := gate.Part{More: true, AtOnce: q.latest}
-	if q.after.number > 0 {
-		first.UpTo = exchangeID{q.account, q.after.number}.String()
-	}
+	first := gate.Part{More: true, AtOnce: q.latest, UpTo: exchangeID{q.account, q.after.number}.String()}
 	return s.gate.Stream(c, watched, first, func(ctx context.Context) (part gate.Part, err error) {
 		end, err := endOfRecord(ctx, s.queries, q.account)
 		if err != nil {

@@ -21,8 +21,8 @@ const (
 	interval = 50 * time.Millisecond
 	// writeTimeout limits one write.
 	writeTimeout = 2 * time.Second
-	// closingTime limits the writes at the end of the process, which lets a step of it take a second.
-	// closingInterval is the time between two of them.
+	// closingTime limits the writes at the end of the process. A step of the end has a second, unless
+	// the grace is shorter than the default. closingInterval is the time between two writes.
 	closingTime     = 800 * time.Millisecond
 	closingInterval = 10 * time.Millisecond
 	// perWrite is the maximum number of exchanges of one statement, and writeBytes their size.
