@@ -72,10 +72,11 @@ func endShared() error {
 	return err
 }
 
-// accountOf returns the name of the account of a test on the shared server.
+// accountOf returns the name of the account of a test on the shared server. A repeated test has
+// another one.
 func accountOf(t *testing.T) string {
 	t.Helper()
-	return "acme of " + t.Name()
+	return fmt.Sprintf("acme of %s %p", t.Name(), t)
 }
 
 // serveSandbox returns the URL of the shared server and a key of a new sandbox, whose ids begin at 1001.

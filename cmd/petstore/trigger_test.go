@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -39,7 +40,7 @@ func TestTrigger(t *testing.T) {
 	}
 
 	_, _, err := execute(t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + owner}, "trigger", "store.reset")
-	if err == nil || !strings.HasPrefix(err.Error(), `trigger changes the store, but the API key belongs to the account "acme of TestTrigger", which is not a sandbox`) {
+	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("trigger changes the store, but the API key belongs to the account %q, which is not a sandbox", accountOf(t))) {
 		t.Errorf("trigger in an account: %v", err)
 	}
 }
