@@ -47,7 +47,7 @@ func failover(ctx context.Context, f *fixture) string {
 // still acknowledges what the service sends. Orders are placed again within one limit, all events are
 // delivered within another, and no acknowledged order is lost.
 func frozenPrimary(ctx context.Context, f *fixture) string {
-	const limit, delivered, receivers = 10 * time.Second, 30 * time.Second, 6 // more than the worker has transactions
+	const limit, delivered, receivers = 10 * time.Second, 40 * time.Second, 6 // more than the worker has transactions
 	s, standby := f.openPair(ctx, allowLoopback)
 	for range receivers {
 		s.receive(ctx, nil)
