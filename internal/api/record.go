@@ -150,7 +150,7 @@ func readStatuses(params *httpjson.Params, text string) (first, last int32) {
 // readExchangeID reads the id of a recorded request from the text of a parameter.
 func readExchangeID(params *httpjson.Params, name, text string) exchangeID {
 	id, ok := parseExchangeID(text)
-	if !ok || id.number == 0 && name == "before" {
+	if !ok || id.number == 0 { // 0 comes only from a stream
 		params.Reject(name, "invalid_format", "`"+name+"` must be the id of a recorded request, such as `req_1042_57`.")
 	}
 	return id
