@@ -30,9 +30,9 @@ var ErrBusy = errors.New("account: another process deletes rows of the account")
 // Sweep deletes the data of accounts that were deleted, and of sandboxes that expired, at
 // least a minute ago. It ends when there is none or ctx ends. It deletes at most 1000
 // rows in a transaction and pauses as long as that took, so that other accounts notice
-// little. Several processes may sweep at the same time. One of them at a time deletes rows
-// of an account, and the others go on with other accounts. An error with one account does
-// not keep the others. Sweep returns at most 10 errors.
+// little. The accounts take turns. Several processes may sweep at the same time. One of them
+// at a time deletes rows of an account, and the others go on with other accounts. An error
+// with one account does not keep the others. Sweep returns at most 10 errors.
 func Sweep(ctx context.Context, database *postgres.DB) error {
 	for {
 		swept, err := sweepOnce(ctx, database, sweepTurn)

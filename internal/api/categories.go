@@ -115,7 +115,7 @@ func (s *Server) changeCategory(c *gin.Context, id int64, decide func(*groupcomm
 
 func (s *Server) listCategories(c *gin.Context) error {
 	params := readParams(c)
-	prefix := params.Prefix("name", maxNameLength)
+	prefix := params.Text("name", maxNameLength)
 	from, until := casefold.Range(prefix)
 	p := newPage(c, params, defaultLimit, byIDOrName)
 	p.startWithin(from, until)

@@ -28,7 +28,7 @@ type petFilter struct {
 
 func (s *Server) listPets(c *gin.Context) error {
 	params := readParams(c)
-	prefix := params.Prefix("name", maxNameLength)
+	prefix := params.Text("name", maxNameLength)
 	filter := petFilter{
 		account:    gate.Caller(c).AccountID,
 		ids:        params.IDs("id"),

@@ -115,7 +115,7 @@ func (s *Server) readExchangeQuery(c *gin.Context, params *httpjson.Params) (*ex
 	if id := params.ID("apiKeyId"); id != nil {
 		q.apiKeyID = *id
 	}
-	q.idempotencyKey = params.Prefix("idempotencyKey", maxIdempotencyKey) // has the same rules, but must match as a whole
+	q.idempotencyKey = params.Text("idempotencyKey", maxIdempotencyKey)
 	after, given := params.Value("after")
 	if q.latest = after == feed.Latest; given && !q.latest {
 		q.after = readExchangeID(params, "after", after)

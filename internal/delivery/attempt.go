@@ -130,7 +130,6 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 		r.problem = one.unsent
 		return r
 	}
-	r.url = to.url
 	if one.attempts == 0 {
 		d.options.Metrics.WebhookFirstAttempt(one.waited + time.Since(one.readAt))
 	}
@@ -141,6 +140,7 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
 	defer cancel()
 	began := time.Now()
+	r.url = to.url
 	r.at = one.now.Add(began.Sub(one.readAt))
 	response, err := d.post(ctx, to, &r) //nolint:bodyclose // finish closes it
 	r.took = time.Since(began)

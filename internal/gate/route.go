@@ -202,10 +202,10 @@ func (g *Gate) notFound(c *gin.Context) error {
 		return ErrRouteNotFound
 	}
 	allow, requested := "", strings.Split(path, "/")
-	for path, methods := range g.allowed {
-		if matches(path, requested) {
+	for pattern, methods := range g.allowed {
+		if matches(pattern, requested) {
 			allow = methods
-			if !strings.Contains(path, ":") {
+			if !strings.Contains(pattern, ":") {
 				break // the literal path wins
 			}
 		}

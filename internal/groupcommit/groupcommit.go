@@ -55,7 +55,8 @@
 //
 // A group does not decide about a write that names a row which is missing or locked by
 // another transaction. Such a write joins another group, of writes that name the same pet and
-// category, or in a sandbox of all such writes. That one waits for the locks, so a row that is missing then does not exist.
+// category, or in a sandbox of all such writes. That one waits for the locks, so a row that is
+// missing then does not exist.
 //
 // A write whose Idempotency-Key an earlier write of the group has used joins the next
 // group, and finds the response. If another request holds the key, the write fails with

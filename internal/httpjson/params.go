@@ -249,11 +249,11 @@ func (p *Params) Time(name string) *time.Time {
 	return &at
 }
 
-// Prefix reads an optional prefix of a name, of at most most characters.
-func (p *Params) Prefix(name string, most int) string {
-	prefix, given := p.Value(name)
-	if given && utf8.RuneCountInString(prefix) > most {
+// Text reads an optional text of at most most characters.
+func (p *Params) Text(name string, most int) string {
+	text, given := p.Value(name)
+	if given && utf8.RuneCountInString(text) > most {
 		p.Reject(name, "too_long", fmt.Sprintf("%#q must have at most %d characters.", name, most))
 	}
-	return prefix
+	return text
 }

@@ -111,7 +111,7 @@ func (e *Exchange) samePath(step int) *Exchange {
 }
 
 // isChangedBetween reports whether another client changed a resource after a read and before a write.
-// The updates are those of the resource before the write.
+// The updates have changed the resource before the write.
 func isChangedBetween(read, write *Exchange, updates []*Exchange) bool {
 	for _, e := range slices.Backward(updates) {
 		if !e.Began.After(read.Ended) {

@@ -19,8 +19,8 @@ type Record struct {
 	// Incomplete says that requests are missing.
 	Incomplete bool
 
-	all     []*Exchange // that rules judge, in the order of their starts
-	effects map[effect]int
+	all     []*Exchange    // that rules judge, in the order of their starts
+	effects map[effect]int // how many requests have had one
 	chains  [][]*Exchange
 }
 
@@ -68,7 +68,7 @@ type Exchange struct {
 	HasEvents  bool        // whether the response is a stream with an event
 
 	client               *client
-	episode, index       int    // the number of resets before it; the index among those of its client
+	episode, index       int    // the number of resets before it; its index among the exchanges of the client
 	lasts                bool   // whether it is meant to last: a stream, or a request that waits for a change
 	cursor, after, types string // parameters of the query
 	hasLimit             bool   // another one
