@@ -11,6 +11,8 @@ const (
 	// automatic is the longest pause of an HTTP library that sends a request again by itself. It
 	// does that if a connection turns out to be closed.
 	automatic = 50 * time.Millisecond
+	// noise is what timers and the way to the server change in a pause.
+	noise = 10 * time.Millisecond
 	// mostAttempts is the number of attempts after which a client should have given up.
 	mostAttempts = 12
 	// patience is the time for which a client should wait for a response.
@@ -223,7 +225,9 @@ func waitsUntilFound(chain []*Exchange) bool { return chain[0].isRead() && chain
 // pausesOf returns the pauses between attempts that the client chose by itself.
 func pausesOf(chain []*Exchange) (pauses []time.Duration) {
 	for i, e := range chain[1:] {
-		if p := pause(chain[i], e); chain[i].RetryAfter == 0 && !chain[i].isFinal() && (p > automatic || i > 0) {
+		before, p := chain[i], pause(chain[i], e)
+		isAutomatic := i == 0 && before.Status == 0 && p <= automatic
+		if before.RetryAfter == 0 && !before.isFinal() && !isAutomatic {
 			pauses = append(pauses, p)
 		}
 	}
@@ -252,44 +256,54 @@ func judgeBackoff(r *Record, f *finding) {
 }
 
 // judgeJitter looks for pauses that are equal, in two ways: the pauses of one chain have equal
-// quotients or differences, or pauses with the same index agree in several chains.
+// quotients or differences, or pauses with the same index agree in several chains. A few random
+// pauses agree by chance, more often if they are short, so one such finding does not outweigh others.
 func judgeJitter(r *Record, f *finding) {
-	const enough = 4
+	const enough, shortest = 4, 10 * noise
 	byIndex := map[int][]time.Duration{}
 	lasts := map[int]*Exchange{}
+	var equal []*Exchange
+	varied := 0
+	compare := func(pauses []time.Duration, isEqual bool, last *Exchange) {
+		switch {
+		case isEqual && slices.Max(pauses) >= shortest:
+			equal = append(equal, last)
+		case !isEqual:
+			varied++
+		}
+	}
 	for _, chain := range r.chains {
-		pauses := pausesOf(chain)
+		pauses, last := pausesOf(chain), chain[len(chain)-1]
 		if len(pauses) > 0 && slices.Min(pauses) <= automatic {
 			continue
 		}
 		for i, p := range pauses {
 			byIndex[i] = append(byIndex[i], p)
-			lasts[i] = chain[len(chain)-1]
+			lasts[i] = last
 		}
-		switch {
-		case len(pauses) < enough:
-		case isSeries(pauses):
-			f.warn(chain[len(chain)-1].ID)
-		default:
-			f.pass()
+		if len(pauses) >= enough {
+			compare(pauses, isSeries(pauses), last)
 		}
 	}
 	for i := range len(byIndex) {
-		pauses := byIndex[i]
-		switch {
-		case len(pauses) < enough:
-		case areEqual(slices.Min(pauses), slices.Max(pauses)):
-			f.warn(lasts[i].ID)
-		default:
-			f.pass()
+		if pauses := byIndex[i]; len(pauses) >= enough {
+			compare(pauses, areEqual(slices.Min(pauses), slices.Max(pauses)), lasts[i])
 		}
+	}
+	switch {
+	case len(equal) > varied:
+		for _, last := range equal {
+			f.warn(last.ID)
+		}
+	case varied > 0:
+		f.pass()
 	}
 }
 
 // areEqual reports whether two pauses differ only by the precision of timers and by the time on
 // the way.
 func areEqual(a, b time.Duration) bool {
-	const noise, share = 10 * time.Millisecond, 200
+	const share = 200
 	return (a - b).Abs() <= noise+max(a, b)/share
 }
 

@@ -26,11 +26,17 @@ func TestRetries(t *testing.T) {
 	}
 	placed := func(after float64, changes ...change) Exchange { return x(after, "POST /store/orders 201", changes...) }
 	get := "GET /pets 502 injected_fault"
-	var firsts, varied []Exchange
+	var firsts, varied, shorts, agreed, mostly []Exchange
 	for i := range 4 {
-		firsts = append(firsts, chain(float64(10*i), get, 0.5)...)
-		varied = append(varied, chain(float64(10*i), get, 0.5+0.1*float64(i))...)
-		firsts, varied = append(firsts, x(float64(10*i)+5, "GET /pets/1 200")), append(varied, x(float64(10*i)+5, "GET /pets/1 200"))
+		began, change := float64(10*i), 0.1*float64(i)
+		next := x(began+9, "GET /pets/1 200")
+		firsts = append(append(firsts, chain(began, get, 0.5)...), next)
+		varied = append(append(varied, chain(began, get, 0.5+change)...), next)
+		shorts = append(append(shorts, chain(began, get, 0.09)...), next)
+		agreed = append(append(agreed, chain(began, get, 0.12, 0.2+change)...), next)
+		if i < 3 {
+			mostly = append(append(mostly, chain(began, get, 0.5, 1, 2, 4-0.1*float64(i/2))...), next)
+		}
 	}
 	run(t, []test{
 		about("retry_same_key", "same key", Passed, lost(0, key("a"), order), placed(1, key("a"), order)),
@@ -80,6 +86,8 @@ func TestRetries(t *testing.T) {
 		about("retry_backoff", "full jitter", Passed, chain(0, get, 0.4, 0.3, 1.9, 0.8)...),
 		about("retry_backoff", "few", NotSeen, chain(0, get, 1, 1)...),
 		about("retry_backoff", "library repeats the first", Passed, chain(0, get, 0.001, 0.5, 1, 2, 4)...),
+		about("retry_backoff", "library repeats a lost one", Warning, with([]Exchange{x(-0.011, "GET /pets 0")}, chain(0, get, 1, 1, 1, 1)...)...),
+		about("retry_backoff", "full jitter, first short", Passed, chain(0, get, 0.04, 0.19, 0.1, 0.2, 0.2)...),
 
 		about("retry_jitter", "exponential", Warning, chain(0, get, 0.5, 1, 2, 4)...),
 		about("retry_jitter", "linear", Warning, chain(0, get, 0.5, 1, 1.5, 2)...),
@@ -87,6 +95,9 @@ func TestRetries(t *testing.T) {
 		about("retry_jitter", "equal in several requests", Warning, firsts...),
 		about("retry_jitter", "varied in several requests", Passed, varied...),
 		about("retry_jitter", "random", Passed, chain(0, get, 0.52, 1.3, 1.8, 4.4)...),
+		about("retry_jitter", "short first pauses agree by chance", Passed, agreed...),
+		about("retry_jitter", "short pauses", NotSeen, shorts...),
+		about("retry_jitter", "one chain of three varied", Warning, mostly...),
 		about("retry_jitter", "few", NotSeen, chain(0, get, 1, 1)...),
 
 		about("retry_ends", "never", Failed, chain(0, get, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)...),
