@@ -11,7 +11,7 @@ const (
 	// automatic is the longest pause of an HTTP library that sends a request again by itself. It
 	// does that if a connection turns out to be closed.
 	automatic = 50 * time.Millisecond
-	// noise is what timers and the way to the server change in a pause.
+	// noise is the difference that timers and the way to the server make to a pause.
 	noise = 10 * time.Millisecond
 	// mostAttempts is the number of attempts after which a client should have given up.
 	mostAttempts = 12
