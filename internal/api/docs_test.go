@@ -5,17 +5,24 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
+	"petstore/internal/api"
 	"petstore/internal/docs/docstest"
 
 	"github.com/google/go-cmp/cmp"
@@ -277,44 +284,57 @@ func TestGuides(t *testing.T) {
 	for guide, programs := range guides {
 		sources := docstest.Programs(t, "../docs/pages/"+guide+".md")
 		for language, source := range sources {
-			t.Run(guide+" in "+language, func(t *testing.T) {
-				t.Parallel()
-				box := p.newSandbox(guide, "shop")
-				switch guide {
-				case "record":
-					p.as(box.Key.Secret).get("/pets/1").want(200)
-					p.as(box.Key.Secret).record(1)
-				case "retries":
-					p.as(box.Key.Secret).put("/sandboxes/current/faults", object{"rules": []object{
-						{"operation": "placeOrder", "effect": "status", "status": 503, "first": 1},
-						{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1},
-					}}).want(200)
-				}
-				lang := map[string]string{"sh": "cURL", "javascript": "JavaScript", "python": "Python"}[language]
-				if lang == "cURL" {
-					source = "set -eu -o pipefail\n" + source
-				}
-				output, err := sample{Lang: lang, Source: source}.run(t, in, p.url, box.Key.Secret)
-				if err != nil {
-					t.Fatalf("%v\n%s", err, output)
-				}
-				for _, want := range programs[language] {
-					if !strings.Contains(output, want) {
-						t.Errorf("the output does not contain %q:\n%s", want, output)
+			servers := map[string]string{"": p.url}
+			if guide == "lists" || guide == "retries" {
+				servers[" behind a proxy"] = p.behindProxy()
+			}
+			for where, server := range servers {
+				t.Run(guide+" in "+language+where, func(t *testing.T) {
+					t.Parallel()
+					box := p.newSandbox(guide, "shop")
+					switch guide {
+					case "record":
+						p.as(box.Key.Secret).get("/pets/1").want(200)
+						p.as(box.Key.Secret).record(1)
+					case "retries":
+						if where != "" {
+							break // the proxy has a fault of its own
+						}
+						p.as(box.Key.Secret).put("/sandboxes/current/faults", object{"rules": []object{
+							{"operation": "placeOrder", "effect": "status", "status": 503, "first": 1},
+							{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1},
+						}}).want(200)
 					}
-				}
-				switch guide {
-				case "report": // the server writes the record beside the requests
-					eventually(t, 5*time.Second, func() bool {
-						report := p.as(box.Key.Secret).do("GET", "/sandboxes/current/report", nil, "Accept", "text/markdown").want(200)
-						return strings.Contains(string(report.body), "Seen once without a mistake: an order that was placed but whose response was lost.")
-					})
-				case "concurrency":
-					if got := decode[object](p.as(box.Key.Secret).get("/store/inventory/1").want(200))["quantity"]; fmt.Sprint(got) != "99" {
-						t.Errorf("the stock is %v", got)
+					lang := map[string]string{"sh": "cURL", "javascript": "JavaScript", "python": "Python"}[language]
+					if lang == "cURL" {
+						source = "set -eu -o pipefail\n" + source
 					}
-				}
-			})
+					output, err := sample{Lang: lang, Source: source}.run(t, in, server, box.Key.Secret)
+					if err != nil {
+						t.Fatalf("%v\n%s", err, output)
+					}
+					for _, want := range programs[language] {
+						if !strings.Contains(output, want) {
+							t.Errorf("the output does not contain %q:\n%s", want, output)
+						}
+					}
+					switch guide {
+					case "lists":
+						if lang == "cURL" {
+							p.as(box.Key.Secret).record(3) // two pages and a count
+						}
+					case "report": // the server writes the record beside the requests
+						eventually(t, 5*time.Second, func() bool {
+							report := p.as(box.Key.Secret).do("GET", "/sandboxes/current/report", nil, "Accept", "text/markdown").want(200)
+							return strings.Contains(string(report.body), "Seen once without a mistake: an order that was placed but whose response was lost.")
+						})
+					case "concurrency":
+						if got := decode[object](p.as(box.Key.Secret).get("/store/inventory/1").want(200))["quantity"]; fmt.Sprint(got) != "99" {
+							t.Errorf("the stock is %v", got)
+						}
+					}
+				})
+			}
 		}
 		for language := range programs {
 			if sources[language] == "" {
@@ -322,6 +342,37 @@ func TestGuides(t *testing.T) {
 			}
 		}
 	}
+}
+
+// behindProxy starts another server behind a proxy, and returns the URL of the proxy, with which the
+// links of the server begin. The proxy breaks off the body of the first response to a POST.
+func (p *petstore) behindProxy() string {
+	p.t.Helper()
+	proxy := httptest.NewUnstartedServer(nil)
+	base := "http://" + proxy.Listener.Addr().String()
+	server, err := url.Parse(p.with(func(o *api.Options) { o.BaseURL = base }).url)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var broken atomic.Bool
+	proxy.Config.Handler = &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
+		FlushInterval: -1,
+		ErrorLog:      slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		ModifyResponse: func(r *http.Response) error {
+			if r.Request.Method == http.MethodPost && broken.CompareAndSwap(false, true) {
+				begin := io.MultiReader(io.LimitReader(r.Body, 9), iotest.ErrReader(io.ErrUnexpectedEOF))
+				r.Body = struct {
+					io.Reader
+					io.Closer
+				}{begin, r.Body}
+			}
+			return nil
+		},
+	}
+	proxy.Start()
+	p.t.Cleanup(proxy.Close)
+	return base
 }
 
 // TestSandboxesPage runs the samples of the page about sandboxes: the commands in one
