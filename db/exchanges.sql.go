@@ -51,20 +51,6 @@ func (q *Queries) ExchangeCount(ctx context.Context, arg ExchangeCountParams) (i
 	return count, err
 }
 
-const exchangeEnd = `-- name: ExchangeEnd :one
-SELECT last_number
-FROM exchange_logs
-WHERE account_id = $1
-`
-
-// Returns the number of the newest exchange of a sandbox.
-func (q *Queries) ExchangeEnd(ctx context.Context, accountID int64) (int64, error) {
-	row := q.db.QueryRow(ctx, exchangeEnd, accountID)
-	var last_number int64
-	err := row.Scan(&last_number)
-	return last_number, err
-}
-
 const exchangeEnds = `-- name: ExchangeEnds :many
 SELECT account_id, last_number AS last_sequence
 FROM exchange_logs
@@ -95,58 +81,6 @@ func (q *Queries) ExchangeEnds(ctx context.Context, accountIds []int64) ([]Excha
 		return nil, err
 	}
 	return items, nil
-}
-
-const exchangeGet = `-- name: ExchangeGet :one
-SELECT number, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages
-FROM exchanges
-WHERE account_id = $1
-  AND number = $2
-  AND started_at > now() - interval '24 hours'
-`
-
-type ExchangeGetParams struct {
-	AccountID int64
-	Number    int64
-}
-
-type ExchangeGetRow struct {
-	Number         int64
-	StartedAt      time.Time
-	Microseconds   int64
-	RequestID      string
-	APIKeyID       int64
-	Method         string
-	Path           string
-	Query          string
-	Operation      string
-	Status         int32
-	Code           string
-	IdempotencyKey string
-	Fault          string
-	Messages       string
-}
-
-func (q *Queries) ExchangeGet(ctx context.Context, arg ExchangeGetParams) (ExchangeGetRow, error) {
-	row := q.db.QueryRow(ctx, exchangeGet, arg.AccountID, arg.Number)
-	var i ExchangeGetRow
-	err := row.Scan(
-		&i.Number,
-		&i.StartedAt,
-		&i.Microseconds,
-		&i.RequestID,
-		&i.APIKeyID,
-		&i.Method,
-		&i.Path,
-		&i.Query,
-		&i.Operation,
-		&i.Status,
-		&i.Code,
-		&i.IdempotencyKey,
-		&i.Fault,
-		&i.Messages,
-	)
-	return i, err
 }
 
 const exchangeList = `-- name: ExchangeList :many

@@ -17,12 +17,6 @@ SELECT account_id, last_number AS last_sequence
 FROM exchange_logs
 WHERE account_id = ANY (ARRAY(SELECT unnest(@account_ids::bigint[])));
 
--- name: ExchangeEnd :one
--- Returns the number of the newest exchange of a sandbox.
-SELECT last_number
-FROM exchange_logs
-WHERE account_id = @account_id;
-
 -- name: ExchangeList :many
 -- Returns the newest exchanges between two numbers that match. Empty texts and 0 match all.
 SELECT number, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault,
@@ -66,13 +60,6 @@ WHERE account_id = @account_id
   AND status BETWEEN @first_status AND @last_status
   AND (@api_key_id::bigint = 0 OR api_key_id = @api_key_id)
   AND (@idempotency_key::text = '' OR idempotency_key = @idempotency_key);
-
--- name: ExchangeGet :one
-SELECT number, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages
-FROM exchanges
-WHERE account_id = @account_id
-  AND number = @number
-  AND started_at > now() - interval '24 hours';
 
 -- name: ExchangeLogGet :one
 -- Returns what the record of a sandbox should have: the exchanges from first_number on.

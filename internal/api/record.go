@@ -184,11 +184,11 @@ func (s *Server) findRecord(c *gin.Context, params *httpjson.Params, q *exchange
 
 // endOfRecord returns the number of the newest request of a sandbox; 0: it has none.
 func endOfRecord(ctx context.Context, queries *db.Queries, account int64) (int64, error) {
-	number, err := queries.ExchangeEnd(ctx, account)
+	log, err := queries.ExchangeLogGet(ctx, account)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
-	return number, err
+	return log.LastNumber, err
 }
 
 // exchangeEnds returns the numbers of the newest requests of sandboxes.
@@ -355,11 +355,16 @@ func (s *Server) getRequest(c *gin.Context) error {
 	if !ok || id.account != q.account {
 		return errRequestNotFound
 	}
-	row, err := s.reads.ExchangeGet(c.Request.Context(), db.ExchangeGetParams{AccountID: id.account, Number: id.number})
+	rows, err := s.reads.ExchangeList(c.Request.Context(), db.ExchangeListParams{
+		Whole: true, AccountID: id.account, AfterNumber: id.number - 1, BeforeNumber: id.number + 1, LastStatus: lastStatus, PageSize: 1,
+	})
 	if err != nil {
-		return orNotFound(err, errRequestNotFound)
+		return err
 	}
-	whole, err := recordedExchangeFrom(id.account, db.ExchangeListRow(row))
+	if len(rows) == 0 {
+		return errRequestNotFound
+	}
+	whole, err := recordedExchangeFrom(id.account, rows[0])
 	if err != nil {
 		return err
 	}
