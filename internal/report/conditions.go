@@ -1,6 +1,7 @@
 package report
 
 import (
+	"net/http"
 	"slices"
 	"time"
 )
@@ -62,7 +63,7 @@ var conditionRules = []Rule{
 				case read == nil || !read.isRead() || read.ETag == "" || e.Began.Sub(read.Ended) > editTime:
 				case e.IfMatch != "":
 					f.pass()
-				case isChangedBetween(read, e, before):
+				case undoes(e, read, before):
 					f.fail(e.ID)
 				default:
 					f.warn(e.ID)
@@ -75,16 +76,31 @@ var conditionRules = []Rule{
 		situation: "another request for a resource after a 412",
 		mistake:   "after a 412, the client sent the change again without reading the resource",
 		judge: func(r *Record, f *finding) {
+			type version struct {
+				client    *client
+				episode   int
+				path, tag string
+			}
+			got, sent := map[version]int{}, map[version]int{}
+			for _, e := range r.all {
+				if e.ETag != "" {
+					got[version{e.client, e.episode, e.Path, e.ETag}]++
+				}
+				if e.IfMatch != "" && (e.succeeded() || e.Status == 412) {
+					sent[version{e.client, e.episode, e.Path, e.IfMatch}]++
+				}
+			}
 			for _, e := range r.all {
 				if e.Status != 412 || e.IfMatch == "" {
 					continue
 				}
-				next := e.samePath(1)
+				next, same := e.samePath(1), version{e.client, e.episode, e.Path, e.IfMatch}
 				switch {
-				case next == nil || next.Began.Sub(e.Ended) > soon:
+				case next == nil || next.Began.Before(e.Ended) || next.Began.Sub(e.Ended) > soon:
 				case next.isRead() || next.IfMatch != "" && next.IfMatch != e.IfMatch:
 					f.pass()
 				case next.Method != e.Method: // another change, such as a deletion
+				case next.IfMatch != "" && sent[same] <= max(got[same], 1): // several parts of the client may have read it
 				default:
 					f.warn(next.ID)
 				}
@@ -110,15 +126,18 @@ func (e *Exchange) samePath(step int) *Exchange {
 	return nil
 }
 
-// isChangedBetween reports whether another client changed a resource after a read and before a write.
-// The updates have changed the resource before the write.
-func isChangedBetween(read, write *Exchange, updates []*Exchange) bool {
+// undoes reports whether a write replaces what another client has written since a read. The updates are
+// those before the write. A PATCH keeps the fields that it does not have, which may be all changed ones.
+func undoes(write, read *Exchange, updates []*Exchange) bool {
+	if write.Method != http.MethodPut {
+		return false
+	}
 	for _, e := range slices.Backward(updates) {
 		if !e.Began.After(read.Ended) {
 			break
 		}
 		if e.client != write.client && e.Ended.Before(write.Began) {
-			return true
+			return e.ETag != read.ETag && e.ETag != write.ETag
 		}
 	}
 	return false
