@@ -49,6 +49,7 @@ func TestCorrectness(t *testing.T) {
 
 		about("content_type", "always", Failed, typeless(0), typeless(1), typeless(2)),
 		about("content_type", "once", Warning, typeless(0), created),
+		about("content_type", "twice, with a lost response", Warning, x(0, "POST /pets 0 unsupported_content_type"), typeless(1), typeless(2)),
 		about("content_type", "JSON", Passed, created),
 		about("content_type", "no body", NotSeen, x(0, "GET /pets 200")),
 

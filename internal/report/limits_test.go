@@ -23,6 +23,7 @@ func TestLimits(t *testing.T) {
 		about("limit_slows", "slows", Passed, x(0, "GET /pets 200", left("8")), x(5, "GET /pets 200", left("40"))),
 		about("limit_slows", "stops", Passed, x(0, "GET /pets 200", left("8"))),
 		about("limit_slows", "injected 429", Passed, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 429 injected_fault", left("7"))),
+		about("limit_slows", "lost 429", Passed, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 0 rate_limited")),
 		about("limit_slows", "no warning before", NotSeen, x(0, "GET /pets 200", left("80")), x(1, "GET /pets 429 rate_limited")),
 		about("limit_slows", "another key", Passed, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 429 rate_limited", apiKey(2))),
 		about("limit_slows", "no limits", NotSeen, x(0, "GET /pets 200")),

@@ -30,6 +30,7 @@ func TestPages(t *testing.T) {
 
 		about("page_filters", "others, twice", Failed, first, x(1, "GET /pets?cursor=a&status=pending 400 invalid_cursor"), x(2, "GET /pets?cursor=a&limit=2 400 invalid_cursor")),
 		about("page_filters", "others, once", Warning, first, x(1, "GET /pets?cursor=a&status=pending 400 invalid_cursor")),
+		about("page_filters", "others, once, with a lost response", Warning, first, x(1, "GET /pets?cursor=a&status=pending 0 invalid_cursor"), x(2, "GET /pets?cursor=a&status=pending 400 invalid_cursor")),
 		about("page_filters", "same", Passed, first, last),
 		about("page_filters", "no cursor", NotSeen, first),
 

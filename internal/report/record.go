@@ -50,7 +50,7 @@ type Exchange struct {
 	RawQuery     string
 	Operation    string // "": the path does not exist
 	Status       int    // 0: the client got no response
-	Code         string // of the error
+	Code         string // of the error that the client got
 	Key          string // Idempotency-Key
 	Fault        string // the injected effect; "": none
 	Redacted     []string
@@ -124,6 +124,9 @@ func (r *Record) prepare() {
 	for _, e := range r.all {
 		for episode < len(resets) && !resets[episode].After(e.Began) {
 			episode++
+		}
+		if e.Status == 0 {
+			e.Code = ""
 		}
 		by := name{e.APIKeyID, e.Agent}
 		if clients[by] == nil {

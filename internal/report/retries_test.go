@@ -59,6 +59,7 @@ func TestRetries(t *testing.T) {
 
 		about("retry_new_key", "twice", Failed, x(0, "POST /pets 422 idempotency_key_reused"), x(1, "POST /pets 422 idempotency_key_reused")),
 		about("retry_new_key", "once", Warning, x(0, "POST /pets 422 idempotency_key_reused")),
+		about("retry_new_key", "once, with a lost response", Warning, x(0, "POST /pets 0 idempotency_key_reused"), x(1, "POST /pets 422 idempotency_key_reused")),
 		about("retry_new_key", "new", Passed, placed(0, key("a")), placed(1, key("b"))),
 		about("retry_new_key", "one key", NotSeen, placed(0, key("a"))),
 		about("retry_new_key", "keys that the record hides", NotSeen, placed(0, key("a")), placed(1, hidden)),
