@@ -220,7 +220,9 @@ func judgeFinal(r *Record, f *finding) {
 }
 
 // waitsUntilFound reports whether a client may wait until a resource exists.
-func waitsUntilFound(chain []*Exchange) bool { return chain[0].isRead() && chain[0].Status == 404 }
+func waitsUntilFound(chain []*Exchange) bool {
+	return slices.ContainsFunc(chain, func(e *Exchange) bool { return e.isRead() && e.Status == 404 })
+}
 
 // pausesOf returns the pauses between attempts that the client chose by itself.
 func pausesOf(chain []*Exchange) (pauses []time.Duration) {

@@ -69,6 +69,7 @@ func TestRetries(t *testing.T) {
 		about("retry_only_temporary", "twice without a key", Passed, chain(0, "POST /pets 400 validation_failed", 0.1)...),
 		about("retry_only_temporary", "once", Passed, x(0, "POST /pets 400 validation_failed")),
 		about("retry_only_temporary", "wait until it exists", NotSeen, chain(0, "GET /pets/1 404 pet_not_found", 1, 1, 1)...),
+		about("retry_only_temporary", "wait until it exists, first lost", NotSeen, with([]Exchange{x(0, "GET /pets/1 0")}, chain(1, "GET /pets/1 404 pet_not_found", 1, 1, 1)...)...),
 		about("retry_only_temporary", "409 in progress", NotSeen, x(0, "POST /pets 409 idempotency_in_progress", key("a")), x(1, "POST /pets 201", key("a"))),
 		about("retry_only_temporary", "other bodies", Passed, x(0, "POST /pets 400", body("a")), x(1, "POST /pets 400", body("b")), x(2, "POST /pets 400", body("c"))),
 
@@ -104,6 +105,7 @@ func TestRetries(t *testing.T) {
 		about("retry_ends", "never", Failed, chain(0, get, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)...),
 		about("retry_ends", "after four", Passed, with(chain(0, get, 1, 1, 1), x(9, "GET /pets/1 200"))...),
 		about("retry_ends", "waits until it exists", NotSeen, chain(0, "GET /pets/1 404 pet_not_found", 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)...),
+		about("retry_ends", "waits until it exists, first 503", NotSeen, with([]Exchange{x(0, "GET /pets/1 503")}, chain(1, "GET /pets/1 404 pet_not_found", 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)...)...),
 		about("retry_ends", "after success", NotSeen, with(chain(0, get, 1, 1, 1), x(4, "GET /pets 200"))...),
 
 		about("retry_patience", "hangs up", Warning, x(0, "GET /pets 0", took(2), fault("delay"))),
