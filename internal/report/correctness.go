@@ -149,7 +149,7 @@ func judgeOrders(r *Record, f *finding) {
 		switch next := e.at(1); {
 		case placed(false):
 			if next != nil && next.Operation == e.Operation && next.Status == 201 && next.Body.equals(e.Body) && next.Began.Sub(e.Ended) <= soon &&
-				!next.Began.Before(e.Ended) && next.episode == e.episode && !r.sendsOften(next) {
+				!next.Began.Before(e.Ended) && next.episode == e.episode && (e.Key == "" || next.Key != e.Key) && !r.sendsOften(next) {
 				f.fail(next.ID)
 			}
 		case e.Key != "" && placed(true):
