@@ -30,6 +30,8 @@ type program struct {
 
 	agent string
 	http  *http.Client
+	// streams is whether it sends bodies without their length.
+	streams bool
 }
 
 // programIn returns a program with a new sandbox.
@@ -57,6 +59,9 @@ func (p *program) call(method, target, body string, header ...string) (got reply
 	request.Header.Set("User-Agent", p.agent)
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
+	}
+	if p.streams {
+		request.ContentLength = -1
 	}
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
@@ -143,6 +148,11 @@ var mistakes = []struct {
 	{"retry_only_temporary", report.Failed, func(p *program) {
 		for range 3 {
 			p.call("POST", orderPath, `{"petId": 4711}`)
+		}
+	}},
+	{"retry_only_temporary", report.Failed, func(p *program) { // without a body
+		for range 3 {
+			p.call("POST", webhooksPath+"/none/test", "")
 		}
 	}},
 	{"retry_after", report.Failed, func(p *program) {
@@ -318,6 +328,66 @@ func TestMistakes(t *testing.T) {
 			p := programIn(shared.in(t))
 			mistake.run(p)
 			p.find(mistake.rule, mistake.want)
+		})
+	}
+}
+
+// lookalikes are programs that only seem to make a mistake, and the verdict of the rule for it.
+var lookalikes = []struct {
+	rule     string
+	want     report.Status
+	requests int
+	run      func(p *program)
+}{
+	{"retry_same_key", report.NotSeen, 2, func(p *program) { // two orders whose bodies nobody reads
+		p.streams = true
+		p.fails("placeOrder", 502, 2)
+		p.call("POST", orderPath, anOrder, "Idempotency-Key", "first")
+		p.call("POST", orderPath, `{"petId": 2, "quantity": 1}`, "Idempotency-Key", "second")
+	}},
+	{"retry_backoff", report.NotSeen, 5, func(p *program) { // five pets whose names have the same length
+		p.fails("createPet", 502, 5)
+		for i := range 5 {
+			p.call("POST", "/pets", `{"name": "`+strconv.Itoa(i)+`", "categoryId": 1}`)
+		}
+	}},
+	{"retry_new_key", report.Warning, 3, func(p *program) { // one mistake, whose first response is lost
+		p.call("POST", "/categories", `{"name": "a"}`, "Idempotency-Key", "always")
+		p.loses("createCategory")
+		for range 2 {
+			p.call("POST", "/categories", `{"name": "b"}`, "Idempotency-Key", "always")
+		}
+	}},
+	{"condition_412", report.NotSeen, 6, func(p *program) { // three copies that read the same stock
+		var tag string
+		for range 3 {
+			tag = p.call("GET", stockPath, "").header.Get("ETag")
+		}
+		for i := range 3 {
+			p.call("PUT", stockPath, `{"quantity": `+strconv.Itoa(90+i)+`}`, "If-Match", tag)
+		}
+	}},
+	{"condition_updates", report.Warning, 3, func(p *program) { // a change of another field
+		p.call("GET", "/pets/1", "")
+		other := *p
+		other.agent = "other/1"
+		other.call("PATCH", "/pets/1", `{"categoryId": 2}`)
+		p.call("PATCH", "/pets/1", `{"name": "Max"}`)
+	}},
+}
+
+// TestLookalikes: the report accuses no program of a mistake that it did not make.
+func TestLookalikes(t *testing.T) {
+	t.Parallel()
+	shared := start(t)
+	for _, one := range lookalikes {
+		t.Run(one.rule, func(t *testing.T) {
+			t.Parallel()
+			p := programIn(shared.in(t))
+			one.run(p)
+			if got := verdict(p.report(one.requests), one.rule); got.Status != one.want {
+				t.Errorf("%s, want %s: %s %v", got.Status, one.want, got.Summary, got.Evidence)
+			}
 		})
 	}
 }

@@ -15,7 +15,7 @@ const (
 // again until it succeeds or the client gives up.
 //
 // With an Idempotency-Key, it is certain that a request is a retry. Otherwise, another part of the
-// client may have sent it. So it counts only if the client sent nothing else meanwhile.
+// client may have sent it. So it counts only if the body is known and the client sent nothing else meanwhile.
 func (r *Record) addChains(all []*Exchange) {
 	inChain := map[*Exchange]bool{}
 	latest, again := map[string]*Exchange{}, map[*Exchange]*Exchange{} // by key; the next request with the same key
@@ -60,20 +60,23 @@ func (e *Exchange) retry(sameKey *Exchange) *Exchange {
 			return nil
 		}
 	}
-	if retry == nil || e.request() != retry.request() || !e.Body.mayEqual(retry.Body) || retry.Began.Before(e.Ended) || retry.Began.Sub(e.Ended) > maxPause {
+	if retry == nil || e.request() != retry.request() || retry.Began.Before(e.Ended) || retry.Began.Sub(e.Ended) > maxPause {
 		return nil
 	}
-	return retry
+	if e.Body.equals(retry.Body) || e.Key != "" && e.Body.mayEqual(retry.Body) {
+		return retry
+	}
+	return nil
 }
 
 // request has what a repetition has too, except for the body.
 type request struct {
-	episode                           int
-	method, path, query, key, ifMatch string
+	episode                                                        int
+	method, path, query, key, ifMatch, accept, contentType, prefer string
 }
 
 func (e *Exchange) request() request {
-	return request{e.episode, e.Method, e.Path, e.RawQuery, e.Key, e.IfMatch}
+	return request{e.episode, e.Method, e.Path, e.RawQuery, e.Key, e.IfMatch, e.Accept, e.ContentType, e.Prefer}
 }
 
 // isAmong reports whether the client had other requests in progress from one request to the next.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"hash/maphash"
+	"net/http"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -22,8 +23,8 @@ func (e *Exchange) SetMessages(text string) error {
 	e.Redacted = m.Redacted
 	e.Agent, e.Accept, e.Prefer = values(&m.Request, "User-Agent"), values(&m.Request, "Accept"), values(&m.Request, "Prefer")
 	e.IfMatch, e.IfNoneMatch = values(&m.Request, "If-Match"), values(&m.Request, "If-None-Match")
-	e.LastEventID = values(&m.Request, "Last-Event-Id")
-	e.Body = bodyOf(m.Request)
+	e.LastEventID, e.ContentType = values(&m.Request, "Last-Event-Id"), values(&m.Request, "Content-Type")
+	e.setBody(&m.Request)
 	if m.Response != nil {
 		e.setResponse(m.Response)
 	}
@@ -41,13 +42,14 @@ func values(m *exchange.Message, name string) string {
 	return strings.Join(all, ", ")
 }
 
-// bodyOf identifies a body. It does not know a body that is cut, nor one that nobody has read.
-func bodyOf(m exchange.Message) Body {
-	body := Body{Size: m.Size}
-	if m.Size <= exchange.MaxBody && (m.Body != "" || m.Size == 0) {
-		body.Hash = maphash.String(seed, m.Body) | 1
+// setBody identifies the body. It does not know a body that is cut, nor one that nobody has read. Such a
+// body has the size 0 if the client did not send its length.
+func (e *Exchange) setBody(m *exchange.Message) {
+	e.Body = Body{Size: m.Size}
+	isEmpty := m.Size == 0 && (e.isRead() || e.Method == http.MethodDelete || values(m, "Content-Length") == "0")
+	if m.Size <= exchange.MaxBody && m.Body != "" || isEmpty {
+		e.Body.Hash = maphash.String(seed, m.Body) | 1
 	}
-	return body
 }
 
 func (e *Exchange) setResponse(m *exchange.Message) {

@@ -56,7 +56,7 @@ type Exchange struct {
 	Redacted     []string
 
 	// Headers of the request.
-	Agent, Accept, Prefer, IfMatch, IfNoneMatch, LastEventID string
+	Agent, Accept, ContentType, Prefer, IfMatch, IfNoneMatch, LastEventID string
 	// Headers of the response.
 	ETag, Link, Location, RateLimit, RateLimitPolicy string
 	RetryAfter                                       time.Duration

@@ -43,11 +43,11 @@ var operations = map[string]string{
 	"GET /store/inventory/1": "getInventoryItem", "GET /categories": "listCategories",
 }
 
-// x makes an exchange that starts after some seconds and takes 10 ms. The line has the method, the
-// URL and the status, and may have the code of an error.
+// x makes an exchange without a body that starts after some seconds and takes 10 ms. The line has the
+// method, the URL and the status, and may have the code of an error.
 func x(after float64, line string, changes ...change) Exchange {
 	part := strings.Fields(line)
-	e := Exchange{Began: at(after), Ended: at(after + 0.01), APIKeyID: 1, Agent: "client/1", Method: part[0]}
+	e := Exchange{Began: at(after), Ended: at(after + 0.01), APIKeyID: 1, Agent: "client/1", Method: part[0], Body: report.Body{Hash: 1}}
 	e.Path, e.RawQuery, _ = strings.Cut(part[1], "?")
 	e.Operation = operations[e.Method+" "+e.Path]
 	e.Status, _ = strconv.Atoi(part[2])
@@ -68,6 +68,8 @@ func apiKey(id int64) change   { return func(e *Exchange) { e.APIKeyID = id } }
 func fault(name string) change { return func(e *Exchange) { e.Fault = name } }
 func etag(tag string) change   { return func(e *Exchange) { e.ETag = tag } }
 func prefer(p string) change   { return func(e *Exchange) { e.Prefer = p } }
+func accept(a string) change   { return func(e *Exchange) { e.Accept = a } }
+func content(c string) change  { return func(e *Exchange) { e.ContentType = c } }
 func ifMatch(t string) change  { return func(e *Exchange) { e.IfMatch = t } }
 func link(next string) change {
 	return func(e *Exchange) { e.Link = fmt.Sprintf(`</pets>; rel="first", <%s>; rel="next"`, next) }
@@ -98,6 +100,33 @@ func unread(size int64) change { return func(e *Exchange) { e.Body = report.Body
 
 func violates(parameter, code string) change {
 	return func(e *Exchange) { e.Violations = []report.Violation{{Parameter: parameter, Code: code}} }
+}
+
+// TestBodies: a body is known if somebody has read it or there is certainly none.
+func TestBodies(t *testing.T) {
+	t.Parallel()
+	const length = `{"name":"Content-Length","value":"0"}`
+	for _, test := range []struct {
+		name, method, headers, body string
+		want                        bool
+	}{
+		{"read", "POST", "", `"body":"{}","bodySize":2`, true},
+		{"none of a read", "GET", "", `"body":"","bodySize":0`, true},
+		{"none of a deletion", "DELETE", "", `"body":"","bodySize":0`, true},
+		{"none, as the client says", "POST", length, `"body":"","bodySize":0`, true},
+		{"unread", "POST", "", `"body":"","bodySize":2`, false},
+		{"unread without a length", "POST", "", `"body":"","bodySize":0`, false},
+		{"unread update without a length", "PUT", "", `"body":"","bodySize":0`, false},
+		{"cut", "POST", "", `"body":"{","bodySize":16385`, false},
+	} {
+		e := Exchange{Method: test.method}
+		if err := e.SetMessages(`{"request":{"headers":[` + test.headers + `],` + test.body + `},"redacted":[]}`); err != nil {
+			t.Fatal(err)
+		}
+		if known := e.Body.Hash != 0; known != test.want {
+			t.Errorf("%s: known is %t, want %t", test.name, known, test.want)
+		}
+	}
 }
 
 // test is a record and the verdict of a rule about it.

@@ -25,8 +25,14 @@ func TestRetries(t *testing.T) {
 		return x(after, "POST /store/orders 0", append([]change{fault("close")}, changes...)...)
 	}
 	placed := func(after float64, changes ...change) Exchange { return x(after, "POST /store/orders 201", changes...) }
+	failed := func(after float64, changes ...change) Exchange {
+		return x(after, "POST /store/orders 502 injected_fault", changes...)
+	}
 	get := "GET /pets 502 injected_fault"
-	var firsts, varied, shorts, agreed, mostly []Exchange
+	var firsts, varied, shorts, agreed, mostly, unknown []Exchange
+	for i := range 5 {
+		unknown = append(unknown, failed(0.02*float64(i), unread(5)))
+	}
 	for i := range 4 {
 		began, change := float64(10*i), 0.1*float64(i)
 		next := x(began+9, "GET /pets/1 200")
@@ -47,6 +53,7 @@ func TestRetries(t *testing.T) {
 		about("retry_same_key", "another client", NotSeen, lost(0, key("a"), order), placed(1, key("b"), order, agent("other/1"))),
 		about("retry_same_key", "another API key", NotSeen, lost(0, key("a"), order), placed(1, key("b"), order, apiKey(2))),
 		about("retry_same_key", "a body that nobody read", NotSeen, lost(0, key("a"), unread(5)), placed(1, key("b"), order)),
+		about("retry_same_key", "bodies that nobody read", NotSeen, failed(0, key("a"), unread(0)), failed(1, key("b"), unread(0))),
 		about("retry_same_key", "many equal orders", NotSeen, placed(0, key("0"), order), lost(1, key("a"), order), placed(2, key("b"), order)),
 		about("retry_same_key", "long after", NotSeen, lost(0, key("a"), order), placed(90, key("b"), order)),
 		about("retry_same_key", "keys that the record hides", NotSeen, lost(0, hidden, order), placed(1, hidden, order)),
@@ -72,10 +79,15 @@ func TestRetries(t *testing.T) {
 		about("retry_only_temporary", "wait until it exists, first lost", NotSeen, with([]Exchange{x(0, "GET /pets/1 0")}, chain(1, "GET /pets/1 404 pet_not_found", 1, 1, 1)...)...),
 		about("retry_only_temporary", "409 in progress", NotSeen, x(0, "POST /pets 409 idempotency_in_progress", key("a")), x(1, "POST /pets 201", key("a"))),
 		about("retry_only_temporary", "other bodies", Passed, x(0, "POST /pets 400", body("a")), x(1, "POST /pets 400", body("b")), x(2, "POST /pets 400", body("c"))),
+		about("retry_only_temporary", "bodies that nobody read", Passed, x(0, "POST /pets 400", unread(5)), x(1, "POST /pets 400", unread(5)), x(2, "POST /pets 400", unread(5))),
+		about("retry_only_temporary", "other Accept", Passed, x(0, "GET /pets 406", accept("a/a")), x(1, "GET /pets 406", accept("b/b")), x(2, "GET /pets 406", accept("c/c"))),
+		about("retry_only_temporary", "other Prefer", Passed, x(0, "GET /pets 400", prefer("a")), x(1, "GET /pets 400", prefer("b")), x(2, "GET /pets 400", prefer("c"))),
+		about("retry_only_temporary", "right Content-Type with the same key", Passed, x(0, "POST /pets 400", key("a"), unread(5), content("text/plain")), x(1, "POST /pets 201", key("a"), order, content("application/json"))),
 
 		about("retry_after", "early", Failed, x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200")),
 		about("retry_after", "in time", Passed, x(0, "GET /pets 503", retryAfter(1)), x(1.01, "GET /pets 200")),
 		about("retry_after", "early with a key", Failed, x(0, "POST /pets 429", key("a"), unread(5), retryAfter(2)), x(0.1, "GET /pets 200", took(1)), x(1, "POST /pets 201", key("a"), order)),
+		about("retry_after", "another form", NotSeen, x(0, "GET /events 503", retryAfter(1)), x(0.1, "GET /events 200", accept("text/event-stream"))),
 		about("retry_after", "keys that the record hides", NotSeen, x(0, "POST /pets 429", hidden, unread(5), retryAfter(2)), x(0.1, "POST /pets 201", hidden, order)),
 		about("retry_after", "in parallel", NotSeen, x(-1, "GET /pets/1 200", took(2)), x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200")),
 		about("retry_after", "another request in between", NotSeen, x(0, "GET /pets 503", retryAfter(1)), x(0.1, "GET /pets/1 200"), x(0.2, "GET /pets 200")),
@@ -86,6 +98,7 @@ func TestRetries(t *testing.T) {
 		about("retry_backoff", "constant", Warning, chain(0, get, 1, 1, 1, 1)...),
 		about("retry_backoff", "growing", Passed, chain(0, get, 0.5, 1.1, 1.9, 4.2)...),
 		about("retry_backoff", "full jitter", Passed, chain(0, get, 0.4, 0.3, 1.9, 0.8)...),
+		about("retry_backoff", "bodies that nobody read", NotSeen, unknown...),
 		about("retry_backoff", "few", NotSeen, chain(0, get, 1, 1)...),
 		about("retry_backoff", "library repeats the first", Passed, chain(0, get, 0.001, 0.5, 1, 2, 4)...),
 		about("retry_backoff", "library repeats a lost one", Warning, with([]Exchange{x(-0.011, "GET /pets 0")}, chain(0, get, 1, 1, 1, 1)...)...),
