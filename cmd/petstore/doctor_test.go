@@ -82,7 +82,7 @@ func TestDoctor(t *testing.T) {
 		{check: "replicas", want: "it does not respond", variables: []string{"PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore"}},
 		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook, variables: []string{"PETSTORE_WORKER=false"}},
 		{check: "webhooks", want: "1 webhooks have deliveries that are overdue, and no process delivers", sql: anotherWebhook +
-			"UPDATE account_state SET last_sequence = 1, last_event_at = now() - interval '2 minutes'", variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="}},
+			"CREATE TABLE before PARTITION OF events DEFAULT; INSERT INTO events SELECT account_id, 1, now() - interval '2 minutes', 0, 'store.reset', '/account', '{}' FROM webhooks", variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="}},
 		{
 			check: "webhooks", want: "reaches no host of webhooks: https://hook.example (the URL must have a host name that resolves to a public address); allow connections",
 			sql: anotherWebhook, variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="},

@@ -162,14 +162,16 @@ func (d *DB) Webhooks(ctx context.Context) (s WebhookState, err error) {
 	err = d.QueryRow(ctx, `
 		SELECT count(*), count(*) FILTER (WHERE w.failing_since IS NOT NULL),
 			count(*) FILTER (WHERE w.failing_since IS NULL AND coalesce(w.lease_until < statement_timestamp(), true) AND (
-				w.after_sequence < s.last_sequence AND s.last_event_at < statement_timestamp() - interval '1 minute'
+				EXISTS (
+					SELECT FROM events AS e
+					WHERE e.account_id = w.account_id AND e.sequence > w.after_sequence
+						AND e.created_at < statement_timestamp() - interval '1 minute')
 				OR EXISTS (
 					SELECT FROM webhook_deliveries AS d
 					WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending'
 						AND d.next_attempt_at < statement_timestamp() - interval '1 minute'))),
 			coalesce(bool_or(w.lease_until > statement_timestamp()), false)
 		FROM webhooks AS w
-		JOIN account_state AS s ON s.account_id = w.account_id
 		WHERE w.status = 'enabled' AND w.deleted_at IS NULL`).Scan(&s.Enabled, &s.Failing, &s.Overdue, &s.Delivering)
 	return s, err
 }

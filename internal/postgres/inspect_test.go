@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 )
 
 // TestInspectCountsOthers: a role without pg_read_all_stats counts the sessions of other roles too.
@@ -27,5 +28,27 @@ func TestInspectCountsOthers(t *testing.T) {
 	server, err := pool.Inspect(t.Context())
 	if err != nil || server.Connections < others+1 || server.Connections > server.MaxConnections {
 		t.Errorf("%d of %d connections, want at least %d, %v", server.Connections, server.MaxConnections, others+1, err)
+	}
+}
+
+// TestOverdueWebhooks: a webhook is overdue if its next event is old, whatever came after that.
+func TestOverdueWebhooks(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	addOldPartitions(t, database.Pool, 1) // with events 1 and 2 of account 1
+	for _, sql := range []string{
+		"INSERT INTO accounts (id, name) VALUES (1, 'webhooks')",
+		"INSERT INTO account_state (account_id, last_sequence, last_event_at) VALUES (1, 3, now())",
+		"INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES (1, 3, now(), 0, 'store.reset', '/account', '{}')",
+		`INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence)
+		SELECT 1, 'wh_' || lpad(after::text, 32, '0'), 'https://hook.example', '{*}', '\x00', after FROM unnest('{0,2,3}'::bigint[]) AS after`,
+	} {
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := postgres.WebhookState{Enabled: 3, Overdue: 1}
+	if got, err := open(t, database.URL, 1).Webhooks(t.Context()); err != nil || got != want {
+		t.Errorf("got %+v, want %+v, %v", got, want, err)
 	}
 }
