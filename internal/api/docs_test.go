@@ -75,14 +75,27 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestDocsAsMarkdown: a client that prefers Markdown gets it at the address of a page.
+// TestDocsAsMarkdown: a client that prefers Markdown gets it at the address of a page, with links that
+// work there.
 func TestDocsAsMarkdown(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
-	for _, path := range []string{"/docs/quickstart", "/docs/reference/store"} {
+	for path, source := range map[string]struct{ path, folder string }{
+		"/docs": {"/docs/index.md", "docs/"}, "/docs/quickstart": {path: "/docs/quickstart.md"}, "/docs/reference/store": {path: "/docs/reference/store.md"},
+	} {
 		page := p.do("GET", path, nil, "Accept", "text/markdown, text/html;q=0.9, */*;q=0.1").want(200)
-		if diff := cmp.Diff(string(p.get(path+".md").want(200).body), string(page.body)); diff != "" {
+		want := strings.ReplaceAll(string(p.get(source.path).want(200).body), "](", "]("+source.folder)
+		if diff := cmp.Diff(want, string(page.body)); diff != "" {
 			t.Errorf("%s (-.md +Accept):\n%s", path, diff)
+		}
+		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(string(page.body), -1) {
+			target, err := (&url.URL{Path: path}).Parse(link[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !target.IsAbs() {
+				p.get(target.Path).want(200)
+			}
 		}
 		if got := page.header.Get("Vary"); !strings.Contains(got, "Accept,") && !strings.HasSuffix(got, ", Accept") {
 			t.Errorf("%s: Vary is %q", path, got)

@@ -8,6 +8,7 @@
 package docs
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -98,6 +99,9 @@ func New(site Site) map[string]*File {
 		if p.Markdown() != "" {
 			markdown = newMarkdown(func() []byte { return whole().text() })
 			files[p.Markdown()] = markdown
+		}
+		if p.Path == HomePath { // its links lead from above the folder of its Markdown
+			markdown = newMarkdown(func() []byte { return bytes.ReplaceAll(whole().text(), []byte("]("), []byte("](docs/")) })
 		}
 		files[p.Path] = newPage(func() []byte { return whole().html() }, markdown)
 	}

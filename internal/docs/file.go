@@ -19,7 +19,7 @@ type File struct {
 	ContentType string
 	// Fields are additional header fields for both codings.
 	Fields http.Header
-	// Markdown is the same page as Markdown; nil: there is none.
+	// Markdown is the same page as Markdown, with links from its path; nil: there is none.
 	Markdown *File
 
 	// Plain returns the file unencoded, and Compressed as gzip. Both are computed at their first use,
