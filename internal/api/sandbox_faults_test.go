@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -658,7 +659,7 @@ func TestRevokedDuringDelay(t *testing.T) {
 }
 
 // TestClientLeavesDuringDelay: the delay of a request ends when its client disconnects,
-// and the server does nothing.
+// and the server does nothing. The metrics do not have the time of the delay.
 func TestClientLeavesDuringDelay(t *testing.T) {
 	t.Parallel()
 	metrics := telemetry.NewMetrics()
@@ -694,6 +695,13 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 		eventually(t, 8*time.Second, func() bool { return len(p.logged(id)) == 1 })
 		if line := p.logged(id)[0]; line.Status != 499 || line.Level != "INFO" || line.Fault != "0/delay" {
 			t.Errorf("%s: the log has %+v", request.method, line)
+		}
+		sum := fmt.Sprintf(`petstore_http_request_duration_seconds_sum{method=%q,route=%q} `, request.method, request.target)
+		_, text, _ := strings.Cut(exposed(t, metrics), sum)
+		text, _, _ = strings.Cut(text, "\n")
+		counted, err := strconv.ParseFloat(text, 64)
+		if took := *p.logged(id)[0].DurationMS; err != nil || counted*1000 >= took {
+			t.Errorf("%s: the metrics have %q s (%v), and the log %v ms with the delay", request.method, text, err, took)
 		}
 	}
 	if got := p.inventory(petID).Quantity; got != 10 {

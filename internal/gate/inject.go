@@ -87,9 +87,11 @@ func (g *Gate) delay(c *gin.Context, state *request) error {
 	case <-timer.C:
 	case <-g.shutDown:
 	case <-state.connection.Done():
-		return errClientGone
 	}
 	state.injected.delayed = time.Since(began)
+	if state.connection.Err() != nil {
+		return errClientGone
+	}
 	extendDeadline(c, state.injected.delayed)
 	// Somebody may have revoked the key or deleted the sandbox meanwhile.
 	_, err := g.authenticate(c)
