@@ -97,8 +97,10 @@ func TestHostileSamples(t *testing.T) {
 			}
 
 			refusal := map[bool]string{true: "HTTP Error 400", false: "invalid_json"}[lang == "Python"]
-			if output, err := run(len(messages) + 1); err == nil || !strings.Contains(output+err.Error(), refusal) {
-				t.Errorf("an invalid body: %s, %v", output, err)
+			for i := len(messages) + 1; i < len(all); i++ {
+				if output, err := run(i); err == nil || !strings.Contains(output+err.Error(), refusal) {
+					t.Errorf("an invalid body: %s, %v\n%s", output, err, sources[i])
+				}
 			}
 		})
 	}

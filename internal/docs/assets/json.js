@@ -74,6 +74,11 @@ export function rounds(tree) {
   return (tree.items ?? tree.fields.map(([, value]) => value)).some(rounds);
 }
 
+/** Reports whether a program would drop a field of the tree, because a later one has its name. */
+export function repeats({ fields = [], items = fields.map(([, value]) => value) }) {
+  return new Set(fields.map(([name]) => name)).size < fields.length || items.some(repeats);
+}
+
 /** Formats JSON for people. Returns any other text unchanged. */
 export function pretty(source) {
   try {

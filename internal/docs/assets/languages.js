@@ -1,6 +1,6 @@
 // Writes a request as code. Pure functions: the page shows what they return, and x-codeSamples
 // in the spec has what they return for the first values of each operation.
-import { read, rounds, styles, write } from "./json.js";
+import { read, repeats, rounds, styles, write } from "./json.js";
 import { curlHeader, encode, quoted, target } from "./request.js";
 
 const writers = { cURL: curl, JavaScript: javaScript, Python: python, Go: go, CLI: cli };
@@ -19,10 +19,11 @@ export function sample(language, request, { url = "", key = "" } = {}) {
 
 const isJSON = (type) => /[/+]json$/.test(type);
 
-/** Returns the tree of the request's body, or undefined if the body is not JSON. */
+/** Returns the tree of the request's body, or undefined if only its text is exact. */
 function treeOf({ body }) {
   try {
-    return read(body);
+    const tree = read(body);
+    return repeats(tree) ? undefined : tree;
   } catch {
     return undefined;
   }
@@ -167,7 +168,7 @@ function cli(request, { url, key }) {
 // Any body except a short object comes from stdin.
 function cliFields({ fields = [] }) {
   const names = fields.map(([name]) => name);
-  const plain = names.every((name, i) => /^\w[^=]*$/.test(name) && !name.endsWith(":") && names.indexOf(name) === i);
+  const plain = names.every((name) => /^\w[^=]*$/.test(name) && !name.endsWith(":"));
   if (!plain || names.length === 0) return undefined;
   const all = fields.map(([name, value]) => {
     const flat = write(value, styles.JSON, { width: Infinity });

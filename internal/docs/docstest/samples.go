@@ -34,8 +34,8 @@ var HostileMessages = []string{hostileText, "true", "12", "1e5", "@/etc/passwd",
 // HostileName is such a text for the name of a category, which has no control characters.
 var HostileName = strings.NewReplacer("\n", "", "\r", "", "\t", "", "\u0085", "").Replace(hostileText)
 
-// HostileForms returns a form for each message, which queues it under HostileKey and a number. Two
-// more follow: one searches for HostileName, and one has a body that is not JSON.
+// HostileForms returns a form for each message, which queues it under HostileKey and a number. Three
+// more follow: one searches for HostileName, one has a body that is not JSON, and one a field twice.
 func HostileForms(t testing.TB) (all []Form) {
 	t.Helper()
 	for i, message := range HostileMessages {
@@ -47,7 +47,7 @@ func HostileForms(t testing.TB) (all []Form) {
 		all = append(all, Form{"queueMessage", map[string][]string{"header.Idempotency-Key": {HostileKey + strconv.Itoa(i)}}, escaped})
 	}
 	return append(all, Form{"listCategories", map[string][]string{"query.name": {HostileName}}, ""},
-		Form{"queueMessage", nil, `{"message": '` + hostileText})
+		Form{"queueMessage", nil, `{"message": '` + hostileText}, Form{"queueMessage", nil, `{"message": "a", "message": "b"}`})
 }
 
 // samples prints the samples of forms that a reader could enter.
