@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"petstore/internal/egress"
 	"petstore/internal/follow"
 	"petstore/internal/sleep"
 	"petstore/internal/standardwebhooks"
@@ -36,6 +37,7 @@ type forwarder struct {
 
 func newForwarder(target string, secret standardwebhooks.Secret, log io.Writer) *forwarder {
 	client := newHTTPClient(forwardTimeout, nil)
+	client.Transport = egress.Direct{RoundTripper: client.Transport}
 	client.Timeout = forwardTimeout // also for the body
 	return &forwarder{url: target, secret: secret, pause: forwardPause, log: log, client: client}
 }

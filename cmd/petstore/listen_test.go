@@ -169,6 +169,9 @@ func receive(t *testing.T, secret string, statuses ...int) (target string, deliv
 		w.Header().Set("Location", "/elsewhere")
 		select {
 		case status := <-queue:
+			if status == http.StatusFound {
+				w.Header().Set("Location", "https://example.com/%zz") // is not valid
+			}
 			w.WriteHeader(status)
 		default:
 			w.WriteHeader(http.StatusNoContent)

@@ -167,6 +167,10 @@ func TestFailedAttempts(t *testing.T) {
 		"a redirect": {handle: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, target.url, http.StatusTemporaryRedirect)
 		}, status: 307, problem: "Redirects are not followed."},
+		"a redirect to no URL": {client: egress.New(egress.Options{Allow: egress.Loopback}).Client(delivery.Timeout), handle: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "https://example.com/%zz")
+			w.WriteHeader(http.StatusFound)
+		}, status: 302, problem: "Redirects are not followed."},
 		"an error":                       {handle: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, status: 500},
 		"a reset":                        {handle: aborts, problem: "The connection was closed before the response."},
 		"a reset over HTTP/2":            {url: aborting.URL, client: aborting.Client(), problem: "The connection was closed before the response."},

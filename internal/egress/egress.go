@@ -37,7 +37,6 @@ var Ports = []uint16{443, 8443}
 const MaxIdle = 1000
 
 const (
-	dialTimeout      = 10 * time.Second
 	idleTimeout      = 30 * time.Second
 	idlePerHost      = 4
 	maxResponseBytes = 64 << 10 // of the header
@@ -181,10 +180,22 @@ func (g *Guard) checkAddr(plain bool, to netip.AddrPort) error {
 // request that is not allowed wraps a [RefusedError].
 func (g *Guard) Client(timeout time.Duration) *http.Client {
 	return &http.Client{
-		Transport:     &transport{guard: g, secure: g.transport(false), plain: g.transport(true)},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Timeout:       timeout,
+		Transport: &transport{guard: g, secure: g.transport(false, timeout), plain: g.transport(true, timeout)},
+		Timeout:   timeout,
 	}
+}
+
+// Direct is a transport for clients that follow no redirect. It deletes Location, because a
+// client would reject a response with an invalid one before it asks CheckRedirect.
+type Direct struct{ http.RoundTripper }
+
+// RoundTrip sends a request.
+func (t Direct) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := t.RoundTripper.RoundTrip(request)
+	if err == nil {
+		response.Header.Del("Location")
+	}
+	return response, err
 }
 
 // Connect opens a connection to the host of a URL as a request does, with TLS if the URL has it,
@@ -197,7 +208,7 @@ func (g *Guard) Connect(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	transport, address := g.transport(to.plain), net.JoinHostPort(to.host, strconv.Itoa(int(to.port)))
+	transport, address := g.transport(to.plain, 0), net.JoinHostPort(to.host, strconv.Itoa(int(to.port)))
 	if proxy := g.options.Proxy; proxy != nil {
 		address = net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), map[string]string{"http": "80", "https": "443"}[proxy.Scheme]))
 	}
@@ -232,9 +243,9 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	case to.plain:
-		return t.plain.RoundTrip(request)
+		return Direct{t.plain}.RoundTrip(request)
 	default:
-		return t.secure.RoundTrip(request)
+		return Direct{t.secure}.RoundTrip(request)
 	}
 }
 
@@ -244,13 +255,13 @@ func (t *transport) CloseIdleConnections() {
 	t.plain.CloseIdleConnections()
 }
 
-// transport returns a transport for one scheme.
-func (g *Guard) transport(plain bool) *http.Transport {
-	dialer := &net.Dialer{Timeout: dialTimeout, Resolver: g.resolver}
+// transport returns a transport for one scheme. The timeout limits each part of connecting.
+func (g *Guard) transport(plain bool, timeout time.Duration) *http.Transport {
+	dialer := &net.Dialer{Timeout: timeout, Resolver: g.resolver}
 	made := &http.Transport{
 		DialContext:            g.dial(dialer),
 		TLSClientConfig:        &tls.Config{RootCAs: g.options.RootCAs, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    dialTimeout,
+		TLSHandshakeTimeout:    timeout,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // a small response must not become a large one
 		MaxIdleConns:           MaxIdle,

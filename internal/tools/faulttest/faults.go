@@ -71,7 +71,7 @@ var faults = []fault{
 	{39, "a process delivers to 20 webhooks at a time", "internal/admission/resources.go", `"webhooks that receive deliveries", Total: 400`, `"webhooks that receive deliveries", Total: 20`},
 	{40, "the leases of dead processes do not run out", "db/delivery.sql.go", "(w.lease_until IS NULL OR w.lease_until <= statement_timestamp())", "w.lease_until IS NULL"},
 	{40, "messages are not locked before their deliveries are counted", "db/delivery.sql.go", "ORDER BY id\nLIMIT (SELECT $3::int)\nFOR NO KEY UPDATE\n", "ORDER BY id\nLIMIT (SELECT $3::int)\n"},
-	{40, "redirects are followed", "internal/egress/egress.go", "CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },", ""},
+	{40, "redirects are followed", "internal/egress/egress.go", "response.Header.Del(\"Location\")", ""},
 	{42, "each result has a transaction of its own", "internal/delivery/drain.go", "d.record(ctx, collect(first, results))", "d.record(ctx, []result{first})"},
 	{44, "each sandbox has a share of the webhooks", "internal/delivery/dispatch.go", "endpoint{accountID, to.ID}, payer, to.IsSlow)", "endpoint{accountID, to.ID}, accountID, to.IsSlow)"},
 	{44, "a payer may have all places", "internal/admission/resources.go", `"webhooks that receive deliveries", Total: 400`, `"webhooks that receive deliveries", Total: 120, Share: 120`},

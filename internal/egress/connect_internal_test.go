@@ -1,0 +1,29 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestConnectTimeout: to connect may take as long as the request, for the dialer and for TLS.
+func TestConnectTimeout(t *testing.T) {
+	t.Parallel()
+	const timeout = time.Minute
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		guard := New(Options{Resolver: &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+			<-release
+			return nil, errors.New("the test looks up no names")
+		}}})
+		made, began := guard.Client(timeout).Transport.(*transport).secure, time.Now()
+		_, err := made.DialContext(t.Context(), "tcp", "nowhere.example.com:443")
+		if took := time.Since(began); !errors.Is(err, ErrLookup) || took != timeout || made.TLSHandshakeTimeout != timeout {
+			t.Errorf("the dialer takes %s and the handshake %s, want %s: %v", took, made.TLSHandshakeTimeout, timeout, err)
+		}
+		close(release)
+	})
+}
