@@ -1114,7 +1114,8 @@ func (p *petstore) slowReader(target string) net.Conn {
 }
 
 // TestSlowReaders checks that clients that do not read their large pages use up the
-// share of their own account only. The share is free again when they are gone.
+// share of their own account only, also for a large recorded request. The share is free again
+// when they are gone.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	const most = 50 // more than the share allows
@@ -1122,6 +1123,9 @@ func TestSlowReaders(t *testing.T) {
 	another := p.newKey("another", auth.Read)
 	keys := []string{p.key, p.sandboxKey(), p.sandboxKey(), p.sandboxKey()} // they share one share
 	p.insertMessages(50)
+	sandbox, _ := p.sandbox(p.accountID(), stores.SampleEmpty)
+	recorded := fmt.Sprintf("/sandboxes/sbx_%d/requests/%s", sandbox, p.recordRequest(fmt.Sprint("sbx_", sandbox)))
+	p.exec(`UPDATE exchanges SET messages = format('{"request":%s,"response":%1$s,"redacted":[]}', '{"headers":[],"body":"' || repeat('🐕', 65000) || '","bodySize":0}') WHERE account_id = $1`, sandbox)
 	const page = "/messages?limit=200"
 	var slow []net.Conn
 	leave := func() {
@@ -1150,10 +1154,14 @@ func TestSlowReaders(t *testing.T) {
 	for _, key := range keys[1:] {
 		p.as(key).get(page).wantRejected(429, "too_many_concurrent_requests")
 	}
+	if got := p.get(recorded).status; got != 429 {
+		t.Errorf("a recorded request of 520 KB: status %d", got)
+	}
 	p.get("/messages/" + decode[[]message](p.as(another).get(page).want(200))[0].ID).want(200)
 	p.as(another).get(page).want(200)
 	leave()
 	eventually(t, 30*time.Second, func() bool { return !rejected() })
+	p.get(recorded).want(200)
 }
 
 // TestSlowReadersAreClosed checks that the server closes the connection of a client

@@ -368,7 +368,14 @@ func (s *Server) getRequest(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return writeResource(c, whole)
+	representation, err := httpjson.Encode(whole)
+	if err != nil {
+		return err
+	}
+	if err := s.gate.ReserveResponse(c, len(representation)); err != nil {
+		return err
+	}
+	return httpjson.WriteResource(c.Writer, c.Request, representation)
 }
 
 // deleteRequests empties the record of a sandbox.

@@ -75,6 +75,7 @@ type reservation struct {
 	payer     int64
 	places    int64
 	bodyBytes int64
+	pageBytes int64
 }
 
 // reservePlace counts a request among those in progress.
@@ -105,7 +106,8 @@ func (l *Limits) reserveBody(ctx context.Context, r *reservation, size int64) (a
 func (l *Limits) release(r *reservation) {
 	l.requests.Give(r.payer, r.places)
 	l.bodyBytes.Give(r.payer, r.bodyBytes)
-	r.places, r.bodyBytes = 0, 0
+	l.pageBytes.Give(r.payer, r.pageBytes)
+	r.places, r.bodyBytes, r.pageBytes = 0, 0, 0
 }
 
 // policy is a rate limit that counts requests with a key.

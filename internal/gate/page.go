@@ -32,6 +32,20 @@ func limitDrain(c *gin.Context, size int) {
 	}
 }
 
+// ReserveResponse counts the bytes of a large response against the share of the payer, until the
+// request ends. It limits the time in which the client must read them.
+func (g *Gate) ReserveResponse(c *gin.Context, size int) error {
+	r, bytes := &requestOf(c).reserved, int64(size)
+	if err := g.Limits.pageBytes.Take(c.Request.Context(), r.payer, bytes); err != nil {
+		return err
+	}
+	r.pageBytes += bytes
+	if size > drainFrom && writeTimeout(c.Request.Context()) > 0 {
+		setWriteDeadline(c, drainTime(bytes))
+	}
+	return nil
+}
+
 // Page is a page of a list in the form in which the server sends it.
 type Page struct {
 	Items []byte
@@ -69,13 +83,8 @@ func (g *Gate) WritePage(c *gin.Context, page Page) error {
 	if zip {
 		encoded = g.compressor.compress(encoded)
 	}
-	payer, size := state.identity.Payer(), int64(len(encoded))
-	if err := g.Limits.pageBytes.Take(c.Request.Context(), payer, size); err != nil {
+	if err := g.ReserveResponse(c, len(encoded)); err != nil {
 		return err
-	}
-	defer g.Limits.pageBytes.Give(payer, size)
-	if size > drainFrom && writeTimeout(c.Request.Context()) > 0 {
-		setWriteDeadline(c, drainTime(size))
 	}
 	header.Add("Link", page.Links)
 	header.Set("Cache-Control", "private, no-store")
