@@ -103,6 +103,11 @@ func TestReplayWebhook(t *testing.T) {
 	if got := decode[replayed](p.post(hook.path()+"/replay", object{}).want(202)); got.Deliveries != want || want == 0 {
 		t.Errorf("a replay of all events that are kept makes %d deliveries, want %d", got.Deliveries, want)
 	}
+	p.exec("DELETE FROM events WHERE account_id = $1", p.accountID())
+	for cursor, wants := range map[string][2]int{beginning: {410, 410}, events[2].ID: {410, 410}, events[len(events)-1].ID: {202, 200}} {
+		p.post(hook.path()+"/replay", object{"after": cursor}).want(wants[0])
+		p.get("/events?after=" + cursor).want(wants[1])
+	}
 }
 
 // TestReplayOfPendingEvents: a replay leaves out the events whose delivery to this webhook is

@@ -156,30 +156,6 @@ func Get(ctx context.Context, queries *db.Queries, id event.ID) (row db.EventLis
 	}
 }
 
-// Check returns an [*ExpiredError] unless the feed of an account has the event of a cursor,
-// or begins after it.
-func Check(ctx context.Context, queries *db.Queries, account int64, after event.ID) error {
-	if after.Account != account {
-		return expired(ctx, queries, account, after)
-	}
-	if after.Sequence == 0 { // before the first event
-		oldest, err := queries.EventOldest(ctx, account)
-		switch {
-		case after.Nonce != 0, err == nil && oldest.Sequence > 1:
-			return expired(ctx, queries, account, after)
-		case errors.Is(err, pgx.ErrNoRows):
-			return nil
-		default:
-			return err
-		}
-	}
-	_, err := Get(ctx, queries, after)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return expired(ctx, queries, account, after)
-	}
-	return err
-}
-
 // expired returns the error for a cursor that is not in the feed.
 func expired(ctx context.Context, queries *db.Queries, account int64, cursor event.ID) error {
 	oldest, err := queries.EventOldest(ctx, account)

@@ -65,11 +65,11 @@ func (r Replay) types(wanted []string) []string {
 }
 
 // Start returns the number of the event after which a replay begins. If after is nil, the
-// replay begins with the oldest event that is kept. The error is a [*feed.ExpiredError] or
-// comes from the database.
+// replay begins with the oldest event that is kept. The error is the one of [feed.Find].
 func (r Replay) Start(ctx context.Context, after *event.ID) (int64, error) {
 	if after != nil {
-		return after.Sequence, feed.Check(ctx, r.queries, r.account, *after)
+		_, err := feed.Find(ctx, r.queries, &feed.Query{Account: r.account, After: after, Types: event.TypeNames(), Limit: 1})
+		return after.Sequence, err
 	}
 	oldest, err := r.queries.EventOldest(ctx, r.account)
 	if errors.Is(err, pgx.ErrNoRows) {
