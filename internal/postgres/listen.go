@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/sleep"
 )
 
 const (
-	// A connection that was silent for heartbeatInterval gets a ping.
+	// heartbeatInterval is the time between a proof of life and the next ping.
 	heartbeatInterval = 300 * time.Millisecond
 	// A connection that does not respond within heartbeatTimeout is dead.
 	heartbeatTimeout = 300 * time.Millisecond
@@ -115,17 +116,17 @@ func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
 		return false, err
 	}
 	l.Connected()
-	for silent := false; ; {
-		if err := l.prove(ctx, conn, silent); err != nil {
+	for {
+		if err := l.prove(ctx, conn); err != nil {
 			return true, err
 		}
-		if silent, err = l.wait(ctx, conn); err != nil {
+		if err := hear(ctx, conn); err != nil {
 			return true, err
 		}
 	}
 }
 
-// config returns the configuration of the listening connection.
+// config returns the configuration of the listening connection, which calls Heard.
 func (l *Listener) config() (*pgx.ConnConfig, error) {
 	config := l.DB.outside.Copy()
 	if l.URL != "" {
@@ -137,19 +138,18 @@ func (l *Listener) config() (*pgx.ConnConfig, error) {
 		boundSession(config)
 	}
 	config.RuntimeParams["application_name"] = "petstore listen"
+	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { l.Heard(n.Payload) }
 	return config, nil
 }
 
 // prove calls Alive if the connection is alive and the pool leads to the same server.
-// Both together take at most heartbeatTimeout. A notification is proof of life, so only
-// a silent connection needs a ping.
-func (l *Listener) prove(ctx context.Context, conn *pgx.Conn, silent bool) error {
+// Both together take at most heartbeatTimeout. The response to the ping follows all
+// earlier notifications, so they have been heard.
+func (l *Listener) prove(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
-	if silent {
-		if err := conn.Ping(ctx); err != nil {
-			return err
-		}
+	if err := conn.Ping(ctx); err != nil {
+		return err
 	}
 	same, err := l.DB.leadsTo(ctx, originOf(conn).server)
 	switch {
@@ -162,18 +162,18 @@ func (l *Listener) prove(ctx context.Context, conn *pgx.Conn, silent bool) error
 	return nil
 }
 
-// wait handles one notification, or reports that none came for heartbeatInterval.
-func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) (silent bool, err error) {
-	waitCtx, cancel := context.WithTimeout(ctx, heartbeatInterval)
+// hear handles notifications for heartbeatInterval.
+func hear(ctx context.Context, conn *pgx.Conn) error {
+	within, cancel := context.WithTimeout(ctx, heartbeatInterval)
 	defer cancel()
-	notification, err := conn.WaitForNotification(waitCtx)
-	switch {
-	case err == nil:
-		l.Heard(notification.Payload)
-		return false, nil
-	case errors.Is(waitCtx.Err(), context.DeadlineExceeded) && ctx.Err() == nil && !conn.IsClosed():
-		return true, nil
-	default:
-		return false, err
+	for {
+		err := conn.PgConn().WaitForNotification(within)
+		switch {
+		case err == nil: // the connection has called Heard
+		case errors.Is(within.Err(), context.DeadlineExceeded) && ctx.Err() == nil && !conn.IsClosed():
+			return nil
+		default:
+			return err
+		}
 	}
 }

@@ -6,8 +6,11 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -247,3 +250,64 @@ func TestListenerFollowsThePool(t *testing.T) {
 		t.Errorf("received %q", got)
 	}
 }
+
+// TestListenerHearsBeforeItIsAlive: while notifications wait, the listener calls Alive at most
+// for a proof that began before them. They come during a proof, which takes long behind a pooler.
+func TestListenerHearsBeforeItIsAlive(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	const waiting, more = 50, 1000
+	var connected, sent atomic.Bool
+	reports := make(chan string, more) // "alive" and payloads
+	pool, err := postgres.Open(t.Context(), pgtest.StartPooler(t, database.URL).URL+"&default_query_exec_mode=exec", 4, tracer(func() {
+		if connected.Load() && sent.CompareAndSwap(false, true) {
+			_, err := database.Pool.Exec(t.Context(), "SELECT pg_notify('some Channel', n::text) FROM generate_series(1, $1::int) AS n", waiting)
+			if err != nil {
+				t.Error(err)
+			}
+			reports <- "sent"
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer cancel()
+	listening.Go(func() {
+		_ = (&postgres.Listener{
+			DB: pool, URL: database.URL, Channel: "some Channel", Log: slog.New(slog.DiscardHandler),
+			Connected: func() { connected.Store(true) },
+			Heard:     func(payload string) { reports <- payload },
+			Alive:     func() { reports <- "alive" },
+		}).Run(ctx) // ends when canceled
+	})
+	for await(t, "the notifications are sent", reports) != "sent" {
+	}
+	alive := 0
+	for heard := 0; heard < waiting; {
+		if await(t, "a report", reports) == "alive" {
+			alive++
+		} else {
+			heard++
+		}
+	}
+	if alive > 1 {
+		t.Errorf("it was alive %d times before it had heard all", alive)
+	}
+}
+
+// tracer is called before each statement of a pool.
+type tracer func()
+
+func (t tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	t()
+	return ctx
+}
+
+func (tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
