@@ -25,9 +25,10 @@ const (
 
 // read runs the handler of a GET. It is the only place that chooses where a request reads.
 // By default, the statements of [postgres.Reads] run on the primary. With the preference they run on
-// a replica, if one includes the position of the client. The handler may run several times.
+// a replica, if one includes the position of the client. The handler may run several times, until it
+// has waited.
 func (g *Gate) read(c *gin.Context, r Route) error {
-	ctx := c.Request.Context()
+	ctx, state := c.Request.Context(), requestOf(c)
 	value, preferred := "", false
 	if g.options.Replicas != nil && r.Scope != 0 {
 		if value, preferred = httpjson.Preference(c.Request.Header, consistencyPreference); !preferred {
@@ -38,6 +39,9 @@ func (g *Gate) read(c *gin.Context, r Route) error {
 		err := r.Handle(c)
 		if err != nil { // it has sent nothing
 			c.Writer.Header().Del("Preference-Applied")
+		}
+		if state.waited > 0 && postgres.ConnectionLost(err) { // a second run would wait again, for something later
+			state.cause, err = err, ErrUnavailable
 		}
 		return err
 	}
