@@ -51,8 +51,11 @@ func (g *Gate) logRequest(c *gin.Context) {
 
 	defer func() {
 		panicked := recover()
-		if panicked != nil && !c.Writer.Written() {
-			g.writeError(c, fmt.Errorf("panic: %v\n%s", panicked, debug.Stack()))
+		if panicked != nil {
+			state.cause = fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
+			if !c.Writer.Written() {
+				g.writeError(c, state.cause)
+			}
 		}
 		took := time.Since(began)
 		g.recordMetrics(c, op, took)

@@ -144,6 +144,9 @@ func (s *stream) run(part Part, read func(context.Context) (Part, error)) {
 			part, err = read(ctx)
 			return err
 		}); err != nil {
+			if errorResponse(err) == ErrInternal {
+				s.state.cause = err
+			}
 			return
 		}
 	}

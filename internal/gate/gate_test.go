@@ -1,0 +1,125 @@
+package gate_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/auth"
+	"petstore/internal/gate"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// logLine is the log line of a request.
+type logLine struct{ Level, Error string }
+
+// lines is a log, line by line.
+type lines chan logLine
+
+func (l lines) Write(text []byte) (int, error) {
+	var line logLine
+	err := json.Unmarshal(text, &line)
+	l <- line
+	return len(text), err
+}
+
+// get sends a request to a gate whose only operation has a handler. It returns the response, its
+// body and the log line.
+func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) (resp *http.Response, body string, line logLine) {
+	t.Helper()
+	pool, err := postgres.Open(t.Context(), pgtest.New(t).URL, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	queries := db.New(pool)
+	owner, err := account.Ensure(t.Context(), queries, "tester")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, secret, err := auth.Issue(t.Context(), queries, auth.NewKey{AccountID: owner.ID, Name: "test", Scope: auth.Read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := make(lines, 1)
+	options := gate.Options{
+		DB: pool, Verifier: auth.NewVerifier(queries, db.New(pool.Writing())), Log: slog.New(slog.NewJSONHandler(log, nil)), RequestTimeout: time.Minute,
+	}
+	options.SetDefaults()
+	var g *gate.Gate
+	g, err = gate.New(options, gate.API{Routes: []gate.Route{{
+		Method: http.MethodGet, Path: "/things", Operation: "listThings", Scope: auth.Read, Attributes: gate.Waits | gate.Streams,
+		Handle: func(c *gin.Context) error { return handle(g, c) },
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listening := httptest.NewServer(g)
+	t.Cleanup(listening.Close)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, listening.URL+"/things", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+secret.Reveal())
+	resp, err = listening.Client().Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body) // a panic cuts it off
+	return resp, string(text), <-log
+}
+
+// TestNoSecondWait: if a request loses its connection to the database after it has waited, its client
+// gets an error. Otherwise it would wait again, and miss what it has waited for.
+func TestNoSecondWait(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	resp, body, line := get(t, func(g *gate.Gate, c *gin.Context) error {
+		calls++
+		return g.Await(c, gate.Watched{}, time.Minute, gate.Seen{More: true}, func(context.Context) (gate.Seen, error) {
+			return gate.Seen{}, &pgconn.PgError{Code: "08006", Message: "lost"}
+		})
+	})
+	if calls != 1 || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(line.Error, "lost") {
+		t.Errorf("%d calls, %s %v %s, logged as %+v", calls, resp.Status, resp.Header, body, line)
+	}
+}
+
+// TestBugsInStreams: the log has the panic or the error that ends a stream. An error that passes is none.
+func TestBugsInStreams(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		read func() error
+		want logLine
+	}{
+		"panic":                {func() error { panic("a bug") }, logLine{"ERROR", "a bug"}},
+		"error":                {func() error { return errors.New("a bug") }, logLine{"ERROR", "a bug"}},
+		"unavailable database": {func() error { return &pgconn.PgError{Code: "53300"} }, logLine{"INFO", ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, body, line := get(t, func(g *gate.Gate, c *gin.Context) error {
+				return g.Stream(c, gate.Watched{}, gate.Part{Text: "data: first\n\n", More: true}, func(context.Context) (gate.Part, error) {
+					return gate.Part{}, test.read()
+				})
+			})
+			if !strings.Contains(body, "data: first") || line.Level != test.want.Level || !strings.Contains(line.Error, test.want.Error) || (line.Error == "") != (test.want.Error == "") {
+				t.Errorf("the stream %q is logged as %+v", body, line)
+			}
+		})
+	}
+}
