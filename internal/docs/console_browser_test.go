@@ -232,6 +232,15 @@ func (s *shop) signsIn(t *testing.T) {
 	}
 	p.do(chromedp.NavigateBack())
 	p.wait(`document.querySelector(".key-form input")`)
+	// A tab keeps what another one remembers.
+	get[bool](p, `(localStorage.setItem("petstore.url", "https://other.example"), true)`)
+	p.click(".key-form input")
+	p.insert(s.key)
+	p.press(kb.Enter)
+	p.wait(`document.querySelector("main.console h1")`)
+	if kept := get[string](p, `localStorage.getItem("petstore.key") + " " + localStorage.getItem("petstore.url")`); kept != "petstore_of_another_tab https://other.example" {
+		t.Errorf("after another tab signed out and in, the browser remembers %s", kept)
+	}
 }
 
 func (s *shop) requests(t *testing.T) {
@@ -857,9 +866,13 @@ func (s *shop) endedSandbox(t *testing.T) {
 	p.wait(`document.querySelector(".state.live")`)
 	q := s.signIn(t, key, "#events", look{})
 	q.wait(`document.querySelector(".state.live")`)
+	get[bool](q, `(localStorage.setItem("petstore.key", "petstore_of_another_tab"), true)`)
 	s.as(t, s.key).do("DELETE", "/sandboxes/"+id, nil)
 	q.wait(`document.querySelector(".key-form .problem-note")?.textContent.includes("its sandbox has ended")`)
 	q.expectFailures("401", "ERR_")
+	if kept := get[string](q, `localStorage.getItem("petstore.key")`); kept != "petstore_of_another_tab" {
+		t.Errorf("after the end of a key, the browser remembers %s", kept)
+	}
 	p.do(chromedp.Reload())
 	p.wait(`document.querySelector(".empty .problem-note")?.textContent.includes("sandbox_not_found")`)
 	p.expectFailures("404")

@@ -12,7 +12,7 @@ let current = {
   language: lasting.get("language") ?? "",
   url: lasting.get("url") ?? "",
   key,
-  remembered: lasting.get("key") === key, // another tab may remember another key
+  remembered: lasting.get("key") === key,
 };
 const listeners = new Set();
 
@@ -54,9 +54,10 @@ export function chooseLanguage(language) {
 
 /** Sets the reader's key and base URL. Either may be empty. */
 export function connect({ key, url, remembered }) {
-  lasting.set("url", url);
   passing.set("key", key);
-  lasting.set("key", remembered ? key : "");
+  if (remembered && key) lasting.set("key", key);
+  else if (lasting.get("key") === current.key) lasting.set("key", ""); // another tab may remember another key
+  if (url !== current.url) lasting.set("url", url);
   change({ key, url, remembered: remembered && key !== "" });
 }
 
