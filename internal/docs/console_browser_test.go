@@ -295,6 +295,11 @@ func (s *shop) requests(t *testing.T) {
 	p.fillIn(".filters", "Status", "4xx")
 	p.press(kb.Enter)
 	p.rows(2)
+	for _, operation := range p.texts(".filters option")[1:] {
+		if status, _ := s.as(t, s.key).do("GET", "/sandboxes/"+id+"/requests?operation="+operation, nil); status != http.StatusOK {
+			t.Errorf("the filter offers %s, and the server returns %d", operation, status)
+		}
+	}
 	p.fillIn(".filters", "Operation", "getPet")
 	p.rows(1)
 	p.fillIn(".filters", "Operation", "")
@@ -359,6 +364,18 @@ func (s *shop) requests(t *testing.T) {
 	p.button("dialog", "Clear")
 	p.closed()
 	p.rows(0)
+
+	// A reader who leaves while the server clears the record leaves the list, too.
+	p.button(".tools", "Clear")
+	get[bool](p, `!(window.fetch = (url, options) => options.method === "DELETE" ? new Promise((resolve) => (window.answer = () => resolve(new Response()))) : (window.last = url, window.whole(url, options)))`)
+	p.button("dialog", "Clear")
+	get[bool](p, `(location.hash = "#sandboxes", true)`)
+	p.wait(`document.querySelector("h1").textContent === "Sandboxes" && document.querySelector(".rows > li")`)
+	get[bool](p, `(window.last = "", window.answer(), true)`)
+	p.closed()
+	if last := get[string](p, `window.last`); last != "" {
+		t.Errorf("the list sends a request to %s", last)
+	}
 }
 
 const script = `<script>alert(1)</script><img src=x onerror=alert(2)>`
@@ -487,6 +504,14 @@ func (s *shop) manyRequests(t *testing.T) {
 		t.Errorf("%d rows, %d elements", rows, nodes)
 	}
 	p.wait(`/\d+ new requests/.test(document.querySelector(".unseen[role=status]").textContent)`)
+	// The link continues below the rows that are left.
+	p.button(".turn-pages", "Older")
+	p.wait(`location.hash.includes("before=") && document.querySelectorAll(".rows > li").length === 100`)
+	if rows := p.texts(".rows .row-text"); rows[0] != "/pets?limit=100" || rows[99] != "/pets?limit=1" {
+		t.Errorf("the older requests begin with %s and end with %s", rows[0], rows[99])
+	}
+	p.button(".turn-pages", "Newest")
+	p.wait(`!location.hash.includes("before=") && document.querySelector(".state.live")`)
 	p.do(chromedp.Reload())
 	p.rows(100)
 	p.button(".turn-pages", "Older")
@@ -540,6 +565,11 @@ func (s *shop) events(t *testing.T) {
 	// A long feed begins with the newest event.
 	for i := range 1000 {
 		s.as(t, key).do("POST", "/messages", object{"message": fmt.Sprint(i)})
+		if i == 300 {
+			p.do(chromedp.Navigate(s.url + "/console?all#events"))
+			p.rows(200)
+			p.wait(`document.querySelector(".turn-pages").textContent === "Oldest"`)
+		}
 	}
 	p.do(chromedp.Navigate(s.url + "/console#events"))
 	p.rows(1)

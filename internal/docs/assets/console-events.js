@@ -24,7 +24,7 @@ export function eventsView(context) {
       turn: ({ href, more, later }) => [
         more && h("a", { href: href({ after: "oldest" }) }, "Oldest"),
         later && h("a", { href: href({ after: later }) }, "Later"),
-      ].filter(Boolean),
+      ],
       cells: ({ sequence, type, subject, timestamp }) => [
         h("span", { class: "row-sequence" }, String(sequence)),
         h("span", { class: "chip" }, type),
@@ -72,5 +72,5 @@ async function first({ store, query, isPage, signal }) {
     items.push(...data);
     last = next.after;
   }
-  return { items: items.reverse().slice(0, 200), last };
+  return { items: items.reverse().slice(0, 200), last, more: items.length > 200 };
 }

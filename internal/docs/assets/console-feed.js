@@ -22,7 +22,6 @@ export function feedView(config, { store, place, signal, go }) {
   place.replaceChildren(element);
 
   let flow = new AbortController();
-  signal.addEventListener("abort", () => flow.abort());
   let shown; // the query
   let held = false;
   let pressed = false; // whether the pointer presses a row, which must not move then
@@ -33,7 +32,8 @@ export function feedView(config, { store, place, signal, go }) {
   function draw() {
     drawn = false;
     if (!held && !pressed && waiting.length > 0) {
-      list.add(waiting);
+      const end = list.add(waiting);
+      if (end) turn({ items: [{ id: end }], more: true });
       untold += waiting.length;
       waiting = [];
       empty.replaceChildren();
@@ -66,10 +66,18 @@ export function feedView(config, { store, place, signal, go }) {
     if (failure && !milliseconds && failure.status !== 401) empty.replaceChildren(problem(failure));
   }
 
+  // Shows the links to other pages. A link that stays keeps the focus.
+  function turn(found, newest) {
+    const query = Object.fromEntries(new URLSearchParams(shown));
+    const links = [newest, ...config.turn({ ...found, href: (more) => go.href({ item: "", query: { ...query, ...more } }) })].filter(Boolean);
+    if (links.length === pages.childElementCount) links.forEach(({ href }, i) => (pages.children[i].href = href));
+    else pages.replaceChildren(...links);
+  }
+
   async function begin(query) {
     flow.abort();
     flow = new AbortController();
-    const own = flow.signal;
+    const own = AbortSignal.any([signal, flow.signal]);
     waiting = [];
     list.set([]);
     empty.replaceChildren(h("p", null, "Loading …"));
@@ -82,13 +90,13 @@ export function feedView(config, { store, place, signal, go }) {
     if (!found) return;
     list.set(found.items);
     empty.replaceChildren(...(found.items.length > 0 ? [] : [config.empty(query.size > 0)]));
-    pages.replaceChildren(...(isPage ? [h("a", { href: go.href({ item: "", query: without(query, config.pages) }) }, "Newest")] : []), ...config.turn({ ...found, query, isPage, href: (more) => go.href({ item: "", query: { ...Object.fromEntries(query), ...more } }) }));
+    turn(found, isPage && h("a", { href: go.href({ item: "", query: without(query, config.pages) }) }, "Newest"));
     if (isPage) return;
     stream(config.list, {
       store, path, query: query.toString(), last: found.last, signal: own, onState: show,
       onItem: (item) => {
         waiting.push(item);
-        if (waiting.length > 2 * list.most) waiting = waiting.slice(-list.most);
+        if (waiting.length > 2 * list.most) waiting = waiting.slice(-list.most - 1); // one more than the list keeps, which tells it of a gap
         soon();
       },
     });

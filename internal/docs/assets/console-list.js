@@ -28,14 +28,21 @@ export function rowList({ label, cells, href, most = 200 }) {
   return {
     element,
     most,
-    /** Puts items above the others, the last one first. */
+    /**
+     * Puts items above the others, the last one first. If rows no longer fit, it returns the id of
+     * the last row above them.
+     */
     add(items) {
-      element.prepend(...items.slice(-most).reverse().map(row));
+      element.prepend(...items.slice(-most - 1).reverse().map(row));
+      let end;
       while (element.childElementCount > most) {
         const last = element.lastElementChild;
-        (last.contains(document.activeElement) ? last.previousElementSibling : last).remove();
+        const removed = last.contains(document.activeElement) ? last.previousElementSibling : last;
+        end = removed.previousElementSibling.firstChild.dataset.id;
+        removed.remove();
       }
       if (!element.querySelector('a[tabindex="0"]')) aim();
+      return end;
     },
     /** Shows these items, the first one first. */
     set(items) {

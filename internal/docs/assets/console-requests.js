@@ -12,7 +12,7 @@ import { pretty } from "./json.js";
 /** Returns the view of the requests of a sandbox. */
 export function requestsView(context) {
   const { store } = context;
-  const operations = Object.keys(session.operations).filter((id) => !session.operations[id].public && !/Recorded/.test(id));
+  const operations = Object.keys(session.operations).filter((id) => !session.operations[id].public && !/Recorded|^getReport$/.test(id));
   return feedView(
     {
       title: "Requests", things: "requests", list: "listRecordedRequests", get: "getRecordedRequest", idName: "requestId",
@@ -28,7 +28,7 @@ export function requestsView(context) {
         const { data, next } = await read("listRecordedRequests", { path, query: { limit: 100, ...Object.fromEntries(query) }, signal });
         return { items: data, last: data[0]?.id, more: Boolean(next) };
       },
-      turn: ({ items, more, href }) => (more ? [h("a", { href: href({ before: items.at(-1).id }) }, "Older")] : []),
+      turn: ({ items, more, href }) => [more && h("a", { href: href({ before: items.at(-1).id }) }, "Older")],
       cells: requestCells,
       detail: exchange,
       tools: ({ reload, query }) => [
