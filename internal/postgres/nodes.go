@@ -36,6 +36,9 @@ const (
 	silentAfter    = 2 * time.Second
 	checkPause     = time.Second
 	shardsInterval = 10 * time.Second // between two looks at which node has which shard
+	// lookTimeout limits a look and a check, also if the coordinator freezes meanwhile. A slow
+	// statement ends earlier, by statement_timeout.
+	lookTimeout = 6 * time.Second
 
 	// nodeShare is the share of the connections, 1 in this many, that one node may have.
 	nodeShare = 2
@@ -245,6 +248,7 @@ func (n *node) find(log *slog.Logger) {
 // FollowNodes follows the nodes of a sharded cluster until ctx ends. It returns at once if the
 // database is not sharded. With a single node, there is nobody to protect.
 func (d *DB) FollowNodes(ctx context.Context, log *slog.Logger) {
+	d = d.Bounded(lookTimeout)
 	var checks sync.WaitGroup
 	defer checks.Wait()
 	known := map[int32]*node{}
@@ -339,11 +343,13 @@ func (d *DB) checkNode(ctx context.Context, n *node, log *slog.Logger) {
 // responds reports whether the coordinator can connect to a node. The session is new. In an
 // old one, the coordinator may have a connection to the node, and could not cancel a statement.
 func (d *DB) responds(ctx context.Context, n *node, log *slog.Logger) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, d.outside)
 	if err != nil {
 		return false, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer conn.Close(ctx)
 	silent := time.AfterFunc(silentAfter, func() {
 		n.lose(log)
 		n.hangUp()

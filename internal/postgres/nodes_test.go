@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -46,7 +47,8 @@ type nodesTest struct {
 
 	t             *testing.T
 	database      *pgtest.Database
-	first, second int64 // accounts on nodes 1 and 2
+	proxy         *proxy // to the coordinator
+	first, second int64  // accounts on nodes 1 and 2
 }
 
 func newNodesTest(t *testing.T, maxConns int) *nodesTest {
@@ -57,12 +59,13 @@ func newNodesTest(t *testing.T, maxConns int) *nodesTest {
 	if _, err := database.Pool.Exec(t.Context(), pgtest.TwoNodes); err != nil {
 		t.Fatal(err)
 	}
-	pool := open(t, database.OwnerURL, maxConns, "statement_timeout", "0", "lock_timeout", "0")
+	proxy := startProxy(t, database.OwnerURL)
+	pool := open(t, proxy.url, maxConns, "statement_timeout", "0", "lock_timeout", "0")
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var following sync.WaitGroup
 	following.Go(func() { pool.FollowNodes(ctx, slog.New(slog.NewTextHandler(t.Output(), nil))) })
 	t.Cleanup(func() { cancel(); following.Wait() })
-	n := &nodesTest{DB: pool, t: t, database: database, first: 1, second: 1}
+	n := &nodesTest{DB: pool, t: t, database: database, proxy: proxy, first: 1, second: 1}
 	for postgres.HashOf(n.first) >= 0 {
 		n.first++
 	}
@@ -71,6 +74,25 @@ func newNodesTest(t *testing.T, maxConns int) *nodesTest {
 	}
 	eventually(t, "the nodes are known", func() bool { return pool.NodeOf(1) != nil })
 	return n
+}
+
+// freeze freezes the second node until the call of thaw.
+func (n *nodesTest) freeze() (thaw func()) {
+	n.t.Helper()
+	node, err := pgx.Connect(n.t.Context(), n.database.OwnerURL)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = node.Close(context.WithoutCancel(n.t.Context())) })
+	if _, err := node.Exec(n.t.Context(), "SELECT pg_advisory_lock(2)"); err != nil {
+		n.t.Fatal(err)
+	}
+	return func() {
+		n.t.Helper()
+		if _, err := node.Exec(n.t.Context(), "SELECT pg_advisory_unlock(2)"); err != nil {
+			n.t.Fatal(err)
+		}
+	}
 }
 
 // run runs a statement for an account on its node.
@@ -106,14 +128,7 @@ func TestFrozenNode(t *testing.T) {
 	t.Parallel()
 	const maxConns, statements = 8, 20
 	n := newNodesTest(t, maxConns)
-	node, err := pgx.Connect(t.Context(), n.database.OwnerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer node.Close(context.WithoutCancel(t.Context()))
-	if _, err := node.Exec(t.Context(), "SELECT pg_advisory_lock(2)"); err != nil {
-		t.Fatal(err)
-	}
+	thaw := n.freeze()
 	var running sync.WaitGroup
 	for range statements {
 		running.Go(func() {
@@ -147,13 +162,46 @@ func TestFrozenNode(t *testing.T) {
 	for _, conn := range taken {
 		conn.Release()
 	}
-	if _, err := node.Exec(t.Context(), "SELECT pg_advisory_unlock(2)"); err != nil {
-		t.Fatal(err)
-	}
+	thaw()
 	eventually(t, "the node works", func() bool { return n.run(n.second) == nil })
 	if n.HasLostNode() {
 		t.Error("the node is still lost")
 	}
+}
+
+// TestFrozenCoordinator: a check of a node gets no response from the coordinator. It gives up, and
+// the next one finds the node.
+func TestFrozenCoordinator(t *testing.T) {
+	t.Parallel()
+	n := newNodesTest(t, 4)
+	thaw := n.freeze()
+	if err := n.run(n.second); err == nil {
+		t.Error("a statement on a frozen node succeeded")
+	}
+	n.proxy.swallow(false)
+	thaw()
+	eventually(t, "the node works", func() bool { return n.run(n.second) == nil })
+}
+
+// TestStuckLook: a look at the shards ends although the database does not respond.
+func TestStuckLook(t *testing.T) {
+	t.Parallel()
+	n := newNodesTest(t, 4)
+	tx, err := n.database.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE pg_dist_shard"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var log lines
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel()
+	following.Go(func() { n.FollowNodes(ctx, slog.New(slog.NewTextHandler(&log, nil))) })
+	eventually(t, "the look has failed", func() bool { return strings.Contains(log.String(), "could not read which node") })
 }
 
 // TestDeadNode: an error of a connection to a node shows that the node is dead, so that others
