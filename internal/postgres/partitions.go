@@ -62,7 +62,8 @@ func (d *DB) EventsFit(ctx context.Context, after time.Duration) (fit bool, err 
 
 // retry repeats a transaction, at most three times, after a serialization failure or a
 // deadlock. It also does so if events may have had no partition for a row, and first
-// creates the partition. The error is a [*partitionError] if there still is none.
+// creates the partition. If another process creates it late, there is a fourth repetition. The
+// error is a [*partitionError] if there still is none.
 func (d *DB) retry(ctx context.Context, transaction func() error) error {
 	err := retry(ctx, func(err error) bool {
 		return LostToAnother(err) || sqlState(err) == checkViolation && d.MaintainEvents(ctx) == nil
@@ -70,10 +71,10 @@ func (d *DB) retry(ctx context.Context, transaction func() error) error {
 	if sqlState(err) != checkViolation {
 		return err
 	}
-	if fit, fitErr := d.EventsFit(ctx, 0); fitErr == nil && fit { // the row violates a CHECK
-		return err
+	if fit, fitErr := d.EventsFit(ctx, 0); fitErr != nil || !fit {
+		return &partitionError{err}
 	}
-	return &partitionError{err}
+	return transaction() // the partition may be new; otherwise the row violates a CHECK
 }
 
 // partitionError is the error of a row for which events has no partition.

@@ -421,6 +421,38 @@ func TestMissingPartition(t *testing.T) {
 	}
 }
 
+// TestPartitionReturns: another process creates the missing partition just after the last attempt.
+func TestPartitionReturns(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	dropPartition(t, database.Pool, partitionsOf(t, database.Pool)[0])
+	other, err := database.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := other.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('maintain_events', 0))"); err != nil {
+		t.Fatal(err)
+	}
+	const attempts = 4
+	attempt := 0
+	_, err = postgres.Transact(t.Context(), open(t, database.URL, 4), func(ctx context.Context, tx pgx.Tx) (pgconn.CommandTag, error) {
+		tag, err := tx.Exec(ctx, "INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES (1, 1, now(), 0, 'x', '/', '{}')")
+		if attempt++; attempt == attempts {
+			if changed := maintain(t, other); changed != 1 {
+				t.Errorf("%d partitions changed, want 1", changed)
+			}
+			if err := other.Commit(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		return tag, err
+	})
+	if err != nil || attempt != attempts+1 {
+		t.Errorf("after %d attempts: %v", attempt, err)
+	}
+}
+
 // TestMaintainEventsEndsWithItsContext: a caller whose time is over does not wait for
 // maintain_events, which continues for others.
 func TestMaintainEventsEndsWithItsContext(t *testing.T) {
