@@ -7,13 +7,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/db"
 )
 
 // Pipeline is a transaction whose statements share round trips. The batch functions
 // that sqlc generates only queue their statements, and [Pipeline.Send] sends all that
-// are queued. Read the results in the order of the statements. It implements db.DBTX.
-// Actions of [TransactThen] only queue statements in it.
+// are queued. Read the results in the order of the statements. It implements db.DBTX for
+// batches only. Actions of [TransactThen] only queue statements in it.
 type Pipeline struct {
+	db.DBTX // nil
+
 	conn    *connection
 	queued  *pgx.Batch
 	results pgx.BatchResults
@@ -101,55 +105,17 @@ func (p *Pipeline) closeResults() error {
 	return results.Close()
 }
 
-// errPipeline is the error of a statement that a pipeline cannot run.
-var errPipeline = errors.New("postgres: a pipeline runs batches only")
-
-// Exec returns an error: only batches can be queued.
-func (p *Pipeline) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
-	return pgconn.CommandTag{}, errPipeline
-}
-
-// Query returns an error: only batches can be queued.
-func (p *Pipeline) Query(context.Context, string, ...any) (pgx.Rows, error) {
-	return nil, errPipeline
-}
-
-// QueryRow returns a row whose Scan fails: only batches can be queued.
-func (p *Pipeline) QueryRow(context.Context, string, ...any) pgx.Row {
-	return pooledRow{err: errPipeline}
-}
-
-// CopyFrom returns an error: only batches can be queued.
-func (p *Pipeline) CopyFrom(context.Context, pgx.Identifier, []string, pgx.CopyFromSource) (int64, error) {
-	return 0, errPipeline
-}
-
 // pipelined reads the results of one batch of a pipeline.
 type pipelined struct{ p *Pipeline }
 
 // Exec reads the result of a statement that returns no rows.
-func (r pipelined) Exec() (pgconn.CommandTag, error) {
-	if r.p.results == nil {
-		return pgconn.CommandTag{}, errPipeline
-	}
-	return r.p.results.Exec()
-}
+func (r pipelined) Exec() (pgconn.CommandTag, error) { return r.p.results.Exec() }
 
 // Query reads the rows of a statement.
-func (r pipelined) Query() (pgx.Rows, error) {
-	if r.p.results == nil {
-		return nil, errPipeline
-	}
-	return r.p.results.Query()
-}
+func (r pipelined) Query() (pgx.Rows, error) { return r.p.results.Query() }
 
 // QueryRow reads the row of a statement.
-func (r pipelined) QueryRow() pgx.Row {
-	if r.p.results == nil {
-		return pooledRow{err: errPipeline}
-	}
-	return r.p.results.QueryRow()
-}
+func (r pipelined) QueryRow() pgx.Row { return r.p.results.QueryRow() }
 
 // Tx returns nil: the pipeline itself is the transaction.
 func (r pipelined) Tx() pgx.Tx { return nil }
