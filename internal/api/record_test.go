@@ -113,19 +113,23 @@ func TestRecord(t *testing.T) {
 	p.get("/petz").want(404)
 	p.do("PUT", "/pets", nil).want(405)
 	p.do("HEAD", "/pets/1", nil).want(200)
+	p.get("/pets/%FF").want(404)
 
-	all := p.record(7)
+	all := p.record(8)
 	var lines []string
 	for _, one := range all {
 		lines = append(lines, one.line())
 	}
 	if diff := cmp.Diff([]string{
-		"HEAD /pets/1 200", "PUT /pets 405 method_not_allowed", "GET /petz 404 route_not_found", "GET /pets/4711 404 pet_not_found",
+		"GET /pets/%FF 404 route_not_found", "HEAD /pets/1 200", "PUT /pets 405 method_not_allowed", "GET /petz 404 route_not_found", "GET /pets/4711 404 pet_not_found",
 		"GET /pets?limit=1&status=sold 200", "POST /store/orders 400 validation_failed", "POST /store/orders 201",
 	}, lines); diff != "" {
 		t.Errorf("the record (-want +got):\n%s", diff)
 	}
-	first := decode[recorded](p.get(ownRecord + "/" + all[6].ID).want(200))
+	if all[0].Operation != "" {
+		t.Errorf("a path that does not exist is of the operation %s", all[0].Operation)
+	}
+	first := decode[recorded](p.get(ownRecord + "/" + all[7].ID).want(200))
 	if first.Operation != "placeOrder" || first.IdempotencyKey != "order-1" || first.RequestID != "mine" ||
 		first.Request.Body != `{"petId":1,"quantity":2}` || first.Request.Size != 24 || len(first.Redacted) != 0 {
 		t.Errorf("the first exchange is %+v", first)
@@ -139,6 +143,20 @@ func TestRecord(t *testing.T) {
 	}
 	if key := headers["Authorization"]; !regexp.MustCompile(`^Bearer petstore_\w{8}…$`).MatchString(key) || headers["Host"] == "" {
 		t.Errorf("the headers of the request are %v", headers)
+	}
+}
+
+// TestRecordOfEndedOperations: the record has the requests that operations refuse after their sunset.
+func TestRecordOfEndedOperations(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop).with(func(o *api.Options) {
+		o.Now, o.EnforceSunset = func() time.Time { return time.Date(2028, 1, 1, 0, 0, 0, 0, time.UTC) }, true
+	})
+	p.get("/pets").want(200)
+	p.verifier.Trust() // an ended operation makes no lookup of the key
+	p.get("/pets/1").wantError(410, "operation_sunset")
+	if got := p.record(2)[0]; got.line() != "GET /pets/1 410 operation_sunset" || got.Operation != "getPet" {
+		t.Errorf("the record has %s of %s", got.line(), got.Operation)
 	}
 }
 

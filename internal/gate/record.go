@@ -86,9 +86,12 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 	if g.api.Recorder == nil || state.route.has(NoRecord) || observes(c.Request) {
 		return
 	}
-	identity := state.identity
-	if !state.isKnown() && state.route.Operation == "" && (state.code == ErrRouteNotFound.Code || state.code == ErrMethodNotAllowed.Code) {
-		// The path needs no key. If it has the one of a sandbox, its owner wants to see the mistake.
+	identity, operation := state.identity, state.route.Operation
+	if state.code == ErrRouteNotFound.Code {
+		operation = "" // the path may match a route, but be no text
+	}
+	if !state.isKnown() && (state.code == ErrRouteNotFound.Code || state.code == ErrMethodNotAllowed.Code || state.code == ErrOperationSunset.Code) {
+		// These errors come before the check of the key. If it is one of a sandbox, its owner wants to see the mistake.
 		if credentials, err := credentialsOf(c.Request); err == nil {
 			identity, _ = g.options.Verifier.Remembered(credentials)
 		}
@@ -99,7 +102,7 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 	r := c.Request
 	e := &exchange.Exchange{
 		Account: identity.AccountID, Payer: identity.Payer(), Began: began, Took: took, RequestID: id, APIKeyID: identity.KeyID,
-		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Operation: state.route.Operation, Code: state.code,
+		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Operation: operation, Code: state.code,
 		IdempotencyKey: r.Header.Get("Idempotency-Key"),
 	}
 	request := exchange.Raw{Host: r.Host, Header: r.Header, Body: state.body, Size: max(r.ContentLength, int64(len(state.body)))}
