@@ -339,7 +339,7 @@ func (s *shop) requests(t *testing.T) {
 	}))
 	const note = `document.querySelector(".tools .problem-note")?.textContent.trim()`
 	get[bool](p, `!(window.whole = window.fetch)`)
-	for response, want := range map[string]string{`"", { status: 503 }`: "The server returned 503.", `new ReadableStream({ start: (body) => body.error() })`: "The connection is lost."} {
+	for response, want := range map[string]string{`"", { status: 503 }`: "The server returned 503.", `"<html>Log in"`: "The response does not come from Petstore.", `new ReadableStream({ start: (body) => body.error() })`: "The connection is lost."} {
 		get[bool](p, `!(window.fetch = () => Promise.resolve(new Response(`+response+`)))`)
 		p.button(".tools", "Save HAR")
 		p.wait(note + fmt.Sprintf(` === %q && document.querySelectorAll(".tools .problem-note").length === 1`, want))
@@ -521,10 +521,13 @@ func (s *shop) manyRequests(t *testing.T) {
 
 	// Long requests make short pages.
 	id, key = s.sandbox(t, "long requests", "empty")
+	p.do(chromedp.Navigate(s.url + "/console?long#requests/" + id))
+	p.wait(`document.querySelector(".state.live")`)
 	for range 100 {
 		s.as(t, key).do("GET", "/pets?name="+strings.Repeat("x", 6000), nil)
 	}
-	p.do(chromedp.Navigate(s.url + "/console?long#requests/" + id))
+	p.rows(100)
+	p.do(chromedp.Reload())
 	p.button(".turn-pages", "Older")
 	p.wait(`location.hash.includes("before=") && document.querySelector(".turn-pages").textContent === "Newest"`)
 	if rows := p.count(".rows > li"); rows == 0 || rows >= 100 {

@@ -27,6 +27,8 @@ export async function send(key, method, path, { body, headers, signal } = {}) {
   } catch (error) {
     throw signal?.aborted ? error : new Failure({ message: response ? "The connection is lost." : "The server does not respond." });
   }
+  const isOurs = /^$|json|event-stream/.test(response.headers.get("Content-Type") ?? ""); // unlike the page of a proxy
+  if (response.ok && !isOurs) throw new Failure({ message: "The response does not come from Petstore." });
   if (response.ok) return response;
   const problem = (await response.json().catch(() => null)) ?? {};
   throw new Failure({ message: `The server returned ${response.status}.`, ...problem, status: response.status }, Number(response.headers.get("Retry-After")) || 0);
