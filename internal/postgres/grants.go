@@ -109,12 +109,12 @@ var ErrLaterSchema = errors.New("the schema is of a later release, which grants 
 
 // GrantServing grants a role the privileges that serve and the commands account, key and
 // sandbox need, column by column. It revokes all its other privileges on tables,
-// sequences and the schema. It also revokes from all roles the right to create objects in
-// the schema and temporary tables. No other role may call the functions of the service. As a superuser, it also revokes the creation of large
-// objects. On a distributed database it grants INSERT on all columns, because the
-// coordinator of Citus sends their defaults to the workers. The role must exist. It must not
-// be a superuser or inherit from the role that migrates, because it could then change the
-// schema anyway.
+// sequences and the schema. It also revokes from PUBLIC the rights to create objects in
+// the schema and temporary tables, and to call maintain_events. As a superuser, it also
+// revokes the creation of large objects. On a distributed database it grants INSERT on all
+// columns, because the coordinator of Citus sends their defaults to the workers. The role
+// must exist. It must not be a superuser or inherit from the role that migrates, because it
+// could then change the schema anyway.
 //
 // If the schema is newer than this program, GrantServing changes nothing and returns
 // [ErrLaterSchema], because a later release may need other privileges.
