@@ -218,15 +218,15 @@ func (p *program) prepareDevDatabase(ctx context.Context, c config) (auth.Secret
 	if err := errors.Join(err, m.Close()); err != nil {
 		return auth.Secret{}, err
 	}
-	database, err := postgres.Open(ctx, c.directURL(), 1)
-	if err != nil {
-		return auth.Secret{}, err
-	}
-	defer database.Close()
-	if err := loadSample(ctx, database, devAccount, seed.ShopPets, nil); err != nil && !errors.Is(err, seed.ErrNotEmpty) {
-		return auth.Secret{}, err
-	}
-	return devKey(ctx, database)
+	var secret auth.Secret
+	err = withDatabaseOf(ctx, c.directURL(), 1, func(ctx context.Context, database *postgres.DB) (err error) {
+		if err := loadSample(ctx, database, devAccount, seed.ShopPets, nil); err != nil && !errors.Is(err, seed.ErrNotEmpty) {
+			return err
+		}
+		secret, err = devKey(ctx, database)
+		return err
+	})
+	return secret, err
 }
 
 // devKey returns the key of the previous run if it is valid, or else a new one.

@@ -97,10 +97,12 @@ func ThroughPooler(conn *pgx.Conn) bool { return originOf(conn).pooled }
 //     not pass them on. On Citus the defaults of the role must be the same, because
 //     workers see no others.
 //   - The pool prepares statements, and a pooler does not keep them.
+//
+// Unlike a statement, it waits until the hosts of the URL have had their time, one after the other.
 func (d *DB) CheckSession(ctx context.Context) error {
-	conn, err := d.acquire(ctx)
+	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return &acquireError{err}
 	}
 	defer conn.Release()
 	tx, err := conn.Begin(ctx)
