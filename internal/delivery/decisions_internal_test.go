@@ -216,17 +216,18 @@ func TestIsOver(t *testing.T) {
 			ending  chan struct{}
 			pool    *admission.Pool[int64]
 			renewed time.Duration // ago
-			until   time.Duration // from now
+			until   time.Time
 			want    bool
 		}{
-			"a drain":                       {make(chan struct{}), contended, 15 * time.Second, time.Second, false},
-			"the worker stops":              {ended, contended, 0, time.Second, true},
-			"the lease is over":             {make(chan struct{}), contended, 15*time.Second + 1, time.Second, true},
-			"others wait for its place":     {make(chan struct{}), contended, 0, -1, true},
-			"nobody waits for its place":    {make(chan struct{}), admission.New[int64](one), 0, -time.Hour, false},
-			"others wait, its time remains": {make(chan struct{}), contended, 0, 0, false},
+			"a drain":                       {make(chan struct{}), contended, 15 * time.Second, time.Now().Add(time.Second), false},
+			"the worker stops":              {ended, contended, 0, time.Now().Add(time.Second), true},
+			"the lease is over":             {make(chan struct{}), contended, 15*time.Second + 1, time.Now().Add(time.Second), true},
+			"others wait for its place":     {make(chan struct{}), contended, 0, time.Now().Add(-1), true},
+			"nobody waits for its place":    {make(chan struct{}), admission.New[int64](one), 0, time.Now().Add(-time.Hour), false},
+			"others wait, its time remains": {make(chan struct{}), contended, 0, time.Now(), false},
+			"others wait, it has read none": {make(chan struct{}), contended, 0, time.Time{}, false},
 		} {
-			d := &drain{ending: test.ending, pool: test.pool, renewed: time.Now().Add(-test.renewed), until: time.Now().Add(test.until)}
+			d := &drain{ending: test.ending, pool: test.pool, renewed: time.Now().Add(-test.renewed), until: test.until}
 			if got := d.isOver(); got != test.want || d.stopped != test.want {
 				t.Errorf("%s: over: %t, stopped: %t", name, got, d.stopped)
 			}
@@ -258,6 +259,26 @@ func TestBatch(t *testing.T) {
 		if got := d.batch(); got != want {
 			t.Errorf("%d drains read %d deliveries at a time, want %d", drains, got, want)
 		}
+	}
+	// 325 drains begin while 75 hold the largest pages, and get their shares when those have read again.
+	w := &Worker{leases: map[*drain]bool{}}
+	var drains []*drain
+	for range 400 {
+		d := &drain{Worker: w}
+		drains, w.leases[d] = append(drains, d), true
+		if len(drains) < 76 {
+			d.page = 128
+		}
+	}
+	for round, want := range []int32{4, 24, 24} {
+		for i := range drains {
+			if got := drains[len(drains)-1-i].batch(); got > 24 || got != want && i < 325 {
+				t.Errorf("in round %d, drain %d reads %d deliveries, want %d", round, i, got, want)
+			}
+		}
+	}
+	if drains[0].began(1); drains[0].page != 1 {
+		t.Errorf("a drain holds %d deliveries of the one that it has read", drains[0].page)
 	}
 	if want := uint64(10 + 4*(400+200) + egress.MaxIdle); Descriptors != want {
 		t.Errorf("%d descriptors, want %d", Descriptors, want)

@@ -21,15 +21,15 @@ import (
 const (
 	// inFlight is the maximum number of requests to a webhook at a time.
 	inFlight = 4
-	// fastBatch is the least number of deliveries that a drain reads at a time, and maxBatch the
-	// largest, while few drains run. slowBatch is the number for a webhook that fails or is
-	// slow. Bodies are in memory until they are sent, and a few more, because deliveries are
-	// read ahead.
+	// fastBatch is the least share of a drain in the deliveries that are read at a time, and
+	// maxBatch the largest, while few drains run. slowBatch is the number for a webhook that fails
+	// or is slow, and the least while others hold more than their shares. Bodies are in memory
+	// until they are sent, and a few more, because deliveries are read ahead.
 	fastBatch = 24
 	maxBatch  = 128
 	slowBatch = inFlight
 	ahead     = 4
-	// bodies is the number that all drains read at a time.
+	// bodies is the number in the pages of all drains. A drain may exceed it by a slowBatch.
 	bodies = 9600
 	// maxUnrecorded is the number of results that wait to be recorded.
 	maxUnrecorded = 128
@@ -94,15 +94,16 @@ func (d *drain) read(ctx context.Context, queue chan<- delivery) error {
 	if to.isSlow && !d.isSlow {
 		return nil // the next turn has a place for slow webhooks
 	}
-	batch := int32(slowBatch)
-	if !to.isSlow {
-		batch = d.batch()
-	}
 	for after := (position{}); !d.isOver() && ctx.Err() == nil; {
+		batch := int32(slowBatch)
+		if !to.isSlow {
+			batch = d.batch()
+		}
 		due, err := d.due(ctx, after, batch)
 		if err != nil || len(due) == 0 {
 			return err
 		}
+		d.began(len(due))
 		after = due[len(due)-1].position
 		for _, one := range due {
 			queue <- one
@@ -111,11 +112,31 @@ func (d *drain) read(ctx context.Context, queue chan<- delivery) error {
 	return nil
 }
 
-// batch returns how many deliveries the drain of a fast webhook reads at a time.
+// batch returns how many deliveries the drain of a fast webhook reads next. It is less than its
+// share while others hold larger pages, which they have read when there were fewer drains.
 func (d *drain) batch() int32 {
 	d.Worker.mu.Lock()
 	defer d.Worker.mu.Unlock()
-	return int32(min(max(bodies/len(d.leases), fastBatch), maxBatch))
+	left := bodies + d.page
+	for other := range d.leases {
+		left -= other.page
+	}
+	share := min(max(bodies/len(d.leases), fastBatch), maxBatch)
+	d.page = max(min(share, left), slowBatch)
+	return int32(d.page)
+}
+
+// began notes that a page was read, which can be shorter than it might be. The first one begins
+// the slice.
+func (d *drain) began(page int) {
+	d.Worker.mu.Lock()
+	d.page = min(d.page, page)
+	d.Worker.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.until.IsZero() {
+		d.until = time.Now().Add(slice)
+	}
 }
 
 // readProbe reads one delivery: the first that has become due since the pause ended or a

@@ -24,7 +24,8 @@ const (
 	// renewInterval is the time between two looks for leases that are older than renewAfter.
 	renewInterval = time.Second
 	renewAfter    = 5 * time.Second
-	// slice is the time after which a drain gives way to others that wait for its place.
+	// slice is the time after which a drain gives way to others that wait for its place. It
+	// begins when the first deliveries are read: the waits before that can take longer.
 	slice = time.Second
 	// keyPause is how long a process leaves a webhook whose secret it cannot open to others.
 	keyPause = time.Minute
@@ -39,17 +40,18 @@ type drain struct {
 	pool   *admission.Pool[int64] // in which the drain has a place
 	isSlow bool                   // whether that is the pool of slow webhooks
 	ending <-chan struct{}        // closed when the worker stops
-	until  time.Time              // the end of the slice
 
 	lease    int64
 	isProbe  bool      // whether it sends one delivery after many failures
 	probedAt time.Time // when the pause before that has ended
 	expires  bool      // whether the probe has failed after maxAge of failures
+	page     int       // how many deliveries it holds of the page that was read last, under Worker.mu
 
 	reading sync.Mutex
 	to      *target // nil: it is not read yet
 
 	mu       sync.Mutex
+	until    time.Time // the end of the slice, which begins with the first page; zero: it has not begun
 	renewed  time.Time // when the claim or the last renewal began
 	stopped  bool      // whether no more requests begin
 	failures int       // failed attempts in a row
@@ -121,7 +123,6 @@ func (d *drain) claim(ctx context.Context) (claimed bool, err error) {
 	}
 	defer leave()
 	d.renewed = time.Now()
-	d.until = d.renewed.Add(slice)
 	claim, err := d.queries.WebhookClaim(ctx, db.WebhookClaimParams{AccountID: d.AccountID, ID: d.WebhookID})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
@@ -207,7 +208,8 @@ func (d *drain) isOver() bool {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stopped = d.stopped || isEnding || time.Since(d.renewed) > leaseTime || time.Now().After(d.until) && d.pool.IsContended()
+	isUsedUp := !d.until.IsZero() && time.Now().After(d.until)
+	d.stopped = d.stopped || isEnding || time.Since(d.renewed) > leaseTime || isUsedUp && d.pool.IsContended()
 	return d.stopped
 }
 

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -239,6 +241,80 @@ func TestProbe(t *testing.T) {
 	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
 	if queue := make(chan delivery, 1); d.readProbe(t.Context(), queue) != nil || len(queue) > 0 {
 		t.Error("a probe without a delivery that is due fails")
+	}
+}
+
+// beforeDue calls a function before each statement that reads deliveries, with the size of the page.
+type beforeDue func(page int32)
+
+func (do *beforeDue) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, "-- name: DeliveriesDue ") {
+		(*do)(data.Args[len(data.Args)-1].(int32))
+	}
+	return ctx
+}
+
+func (do *beforeDue) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestWaitsBeforeSlice: a drain sends, although others wait for its place and its first read has
+// taken longer than its slice.
+func TestWaitsBeforeSlice(t *testing.T) {
+	t.Parallel()
+	var slowly beforeDue
+	l := newLab(t, &slowly)
+	l.store([]trial{{stored: sound}})
+	var requests atomic.Int64
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
+	t.Cleanup(receiver.Close)
+	l.worker.options.Client = receiver.Client()
+	l.exec("UPDATE webhooks SET url = $1", receiver.URL)
+	l.exec("UPDATE webhook_deliveries SET type = 'webhook.test', sequence = NULL, body = '{}'")
+	l.worker.fast = admission.New[int64](admission.Resource{Total: 1, Wait: admission.Forever})
+	waiting, stop := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer stop()
+	reads := 0
+	slowly = func(int32) {
+		if reads++; reads == 1 {
+			others.Go(func() { _ = l.worker.fast.Take(waiting, 0, 1) })
+			for !l.worker.fast.IsContended() {
+				runtime.Gosched()
+			}
+			<-time.After(slice) // as statements do that wait for their places
+		}
+	}
+	to := endpointOf(0)
+	if _, err := l.worker.drainTurn(t.Context(), to, db.WebhookDueRow{PayerID: to.AccountID}); err != nil || requests.Load() != 1 {
+		t.Errorf("%d requests, %v; want 1", requests.Load(), err)
+	}
+}
+
+// TestPagesAmongMore: a drain reads shorter pages when more drains run.
+func TestPagesAmongMore(t *testing.T) {
+	t.Parallel()
+	var sized beforeDue
+	l := newLab(t, &sized)
+	l.store([]trial{{stored: sound}})
+	to := endpointOf(0)
+	l.exec(`
+		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, type, body, next_attempt_at)
+		SELECT $1, 'dlv_' || lpad(to_hex(1000 + n), 32, '0'), $2, 'evt_1', 'webhook.test', '{}', now() FROM generate_series(1, 150) AS n`, to.AccountID, to.WebhookID)
+	d := l.drain(to, process{current: true})
+	d.renewed, l.worker.leases[d] = time.Now(), true
+	var pages []int32
+	sized = func(page int32) {
+		pages = append(pages, page)
+		for range 399 {
+			if len(pages) == 1 {
+				l.worker.leases[&drain{}] = true
+			}
+		}
+	}
+	l.exec("UPDATE webhooks SET lease = $1, lease_until = now() + interval '1 hour'", d.lease)
+	queue := make(chan delivery, 151)
+	if err := d.read(t.Context(), queue); err != nil || len(queue) != 151 || !slices.Equal(pages, []int32{128, 24, 24}) {
+		t.Errorf("%d deliveries in pages of %d, %v; want 151 in 128, 24 and 24", len(queue), pages, err)
 	}
 }
 
