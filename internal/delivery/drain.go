@@ -100,10 +100,10 @@ func (d *drain) read(ctx context.Context, queue chan<- delivery) error {
 			batch = d.batch()
 		}
 		due, err := d.due(ctx, after, batch)
+		d.began(len(due))
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		d.began(len(due))
 		after = due[len(due)-1].position
 		for _, one := range due {
 			queue <- one

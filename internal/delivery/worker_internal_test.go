@@ -290,7 +290,7 @@ func TestWaitsBeforeSlice(t *testing.T) {
 	}
 }
 
-// TestPagesAmongMore: a drain reads shorter pages when more drains run.
+// TestPagesAmongMore: a drain reads shorter pages when more drains run. At the end it holds none.
 func TestPagesAmongMore(t *testing.T) {
 	t.Parallel()
 	var sized beforeDue
@@ -315,6 +315,9 @@ func TestPagesAmongMore(t *testing.T) {
 	queue := make(chan delivery, 151)
 	if err := d.read(t.Context(), queue); err != nil || len(queue) != 151 || !slices.Equal(pages, []int32{128, 24, 24}) {
 		t.Errorf("%d deliveries in pages of %d, %v; want 151 in 128, 24 and 24", len(queue), pages, err)
+	}
+	if d.page > 0 {
+		t.Errorf("a drain that has read everything holds %d deliveries", d.page)
 	}
 }
 
