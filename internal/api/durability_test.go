@@ -69,7 +69,7 @@ func (p *petstore) until(what string, so func() bool) {
 
 // TestRetriesWaitForTheStandby: while the synchronous standby is away, the server does not
 // acknowledge a request that has committed on the primary only. That holds for the first
-// attempt, and for a retry that replays it or finds nothing to change. When the standby is
+// attempt, and for a retry that replays it or finds nothing to change or to delete. When the standby is
 // back, the server acknowledges the retry.
 func TestRetriesWaitForTheStandby(t *testing.T) {
 	t.Parallel()
@@ -80,6 +80,9 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 	reset, rules := sandbox+"/reset", sandbox+"/faults"
 	p.post(reset, nil).want(204)
 	p.put(rules, object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}).want(200)
+	ordered := p.newPet("Rex", 2)
+	order, stock := fmt.Sprintf("/store/orders/%d", p.newOrder(ordered, 1)), fmt.Sprintf("/store/inventory/%d", ordered)
+	pet := fmt.Sprintf("/pets/%d", p.newPet("Bello", 0))
 	back := p.withoutStandby()
 	// The server may still be ending an earlier transaction, which holds the Idempotency-Key.
 	send := func() (sent *response) {
@@ -95,10 +98,14 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 		p.del(key).wantError(503, "unavailable")
 		p.post(reset, nil).wantError(503, "unavailable")
 		p.del(rules).wantError(503, "unavailable")
+		p.del(order).wantError(503, "unavailable")
+		p.del(pet).wantError(503, "unavailable")
+		p.put(stock, object{"quantity": 7}).wantError(503, "unavailable")
 	}
 	wait()
 	p.until("the cut-off transactions commit on the primary", func() bool {
-		return p.count("messages") > 0 && p.count("api_keys", "revoked_at IS NOT NULL") > 0 && p.count("sandbox_faults") == 0
+		return p.count("messages") > 0 && p.count("api_keys", "revoked_at IS NOT NULL") > 0 && p.count("sandbox_faults") == 0 &&
+			p.count("orders")+p.count("pets", "name = 'Bello'") == 0 && p.count("inventory", "quantity = 7") > 0
 	})
 	wait()
 	wait()
@@ -109,6 +116,9 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 	p.del(key).want(204)
 	p.post(reset, nil).want(204)
 	p.del(rules).want(204)
+	p.del(order).wantError(404, "order_not_found")
+	p.del(pet).wantError(404, "pet_not_found")
+	p.put(stock, object{"quantity": 7}).want(200)
 }
 
 // TestLostTransactionIsRetriedInOnePlace: an order that always fails to serialize

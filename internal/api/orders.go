@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/account"
@@ -128,14 +129,15 @@ func (s *Server) cancelOrder(c *gin.Context, id int64) error {
 
 // changeOrder decides on an order and its pet, if the order exists and the preconditions
 // hold. It first reads which pet that is, because a write locks the pet. An order never
-// changes its pet.
+// changes its pet. A write without an order waits for the standby, which may not know yet that an
+// earlier attempt has cancelled it.
 func (s *Server) changeOrder(c *gin.Context, id int64, decide func(*groupcommit.State, db.Order, groupcommit.Pet) (groupcommit.Response, error)) error {
 	request := c.Request
 	before, err := s.queries.OrderGet(request.Context(), db.OrderGetParams{AccountID: gate.Caller(c).AccountID, ID: id})
-	if err != nil {
-		return orNotFound(err, errOrderNotFound)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
 	}
-	return s.commit(c, groupcommit.Write{Pet: before.PetID, Order: id, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
+	return s.commit(c, groupcommit.Write{Pet: before.PetID, Order: id, Alone: err != nil, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
 		order, known := state.Order(id)
 		if !known {
 			return refused(errOrderNotFound)

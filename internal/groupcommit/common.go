@@ -166,10 +166,10 @@ func (g *common) reserve() {
 // another transaction holds.
 func (g *common) write(p *postgres.Pipeline) error {
 	rows := db.StoresWriteParams{NoShipDate: noShipDate, Nonce: event.NewNonce()}
-	replays := int64(0)
+	confirms := int64(0)
 	for _, s := range g.stores {
-		if s.replays {
-			replays = s.store.AccountID
+		if s.confirms {
+			confirms = s.store.AccountID
 		}
 		if s.changes() > 0 && !s.spoiled {
 			s.feedHeld = true // unless the statement returns it
@@ -177,8 +177,8 @@ func (g *common) write(p *postgres.Pipeline) error {
 		}
 	}
 	g.read = nil
-	if replays != 0 {
-		g.await(g.queries.StandbyAwait(g.ctx, []int64{replays}))
+	if confirms != 0 {
+		g.await(g.queries.StandbyAwait(g.ctx, []int64{confirms}))
 	}
 	if len(rows.AccountIds) > 0 {
 		find(g.batch, g.queries.StoresWrite(g.ctx, []db.StoresWriteParams{rows}), func(id int64) { g.states[id].feedHeld = false })

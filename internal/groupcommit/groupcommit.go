@@ -404,11 +404,12 @@ func (s *State) decide(w *Write) (Result, error) {
 			return Result{Response: *replay, Replayed: true}, nil
 		}
 	}
-	if !s.waits && !s.has(w) {
-		return Result{}, errNotLocked
-	}
-	isFull := s.store.Sandbox && w.Creates != account.NoRows && s.stored[w.Creates]+s.created[w.Creates] >= account.MaxRows
-	if isFull && s.has(w) { // Decide refuses a row that it refers to and that does not exist
+	if !s.has(w) {
+		if !s.waits {
+			return Result{}, errNotLocked
+		}
+		s.confirms = true // an earlier attempt may have deleted the row, which Decide refuses
+	} else if s.store.Sandbox && w.Creates != account.NoRows && s.stored[w.Creates]+s.created[w.Creates] >= account.MaxRows {
 		return Result{}, account.ErrFull
 	}
 	response, err := w.Decide(s)
@@ -434,6 +435,6 @@ func (s *State) replay(k *Key) (*Response, error) {
 	case !bytes.Equal(held.response.key.Fingerprint, k.Fingerprint):
 		return nil, ErrKeyReused
 	}
-	s.replays = true
+	s.confirms = true
 	return &held.response.Response, nil
 }

@@ -31,7 +31,7 @@ type State struct {
 	messages   []message
 	events     []event.Event
 	keys       map[keyName]*heldKey // that no other transaction holds
-	replays    bool                 // whether a stored response is returned
+	confirms   bool                 // whether a response may confirm an earlier transaction, whose rows are not locked
 
 	stored, created map[account.Kind]int     // rows of a sandbox, and rows that the group creates
 	ids             map[account.Kind][]int64 // that an account has reserved

@@ -58,14 +58,14 @@ func TestStatementsOfWrites(t *testing.T) {
 	c := newCommitter(pool)
 	f.exec("INSERT INTO categories (account_id, id, name, name_key) VALUES (1, 2, 'Cats', 'cats')")
 	f.exec("INSERT INTO orders (account_id, id, pet_id, quantity) VALUES (1, 7, 3, 1); UPDATE inventory SET held = 1 WHERE account_id = 1 AND pet_id = 3")
-	nothing := change(Write{Pet: 1}, func(*State) {})
 	for _, step := range []struct {
 		what  string
 		write *Write
 		want  string
 	}{
-		{"nothing", nothing, ""},
+		{"nothing", change(Write{Pet: 1}, func(*State) {}), ""},
 		{"stock", restock(1, 5), "StockWrite"},
+		{"the same stock", restock(1, 5), ""},
 		{"a name", change(Write{Pet: 1}, func(s *State) {
 			pet, _ := s.Pet(1)
 			pet.Name, pet.NameKey = "Max", "max"
@@ -96,16 +96,37 @@ func TestStatementsOfWrites(t *testing.T) {
 			t.Errorf("%s: the group sends %s, want %s", step.what, got, step.want)
 		}
 	}
+	for _, step := range []struct {
+		what  string
+		write *Write
+		want  string
+	}{
+		{"an order of too much", order(1, 11), ""},
+		{"an order of a missing pet", order(9, 1), "StandbyAwait"},
+	} {
+		sent.names = nil
+		decided, err := c.run(t.Context(), newState(one, true), []*Write{step.write})
+		if got := strings.Join(sent.names, " "); err != nil || decided[0].err == nil || got != step.want {
+			t.Errorf("%s: the group sends %s, want %s, %v, %v", step.what, got, step.want, err, decided)
+		}
+	}
 	if pgtest.Is(pgtest.Citus) {
 		return // it has no common groups
 	}
-	for want, write := range map[string]*Write{"": nothing, "StandbyAwait": under("key", order(1, 1)), "StoresWrite": restock(2, 5)} {
+	for _, step := range []struct {
+		what  string
+		write *Write
+		want  string
+	}{
+		{"stock", restock(2, 5), "StoresWrite"},
+		{"a replay", under("key", order(1, 1)), "StandbyAwait"},
+	} {
 		sent.names = nil
-		if decided, err := c.runCommon(t.Context(), []storeWrite{{one, write}}); err != nil || decided[0].err != nil {
-			t.Fatalf("%v, %v", err, decided)
+		if decided, err := c.runCommon(t.Context(), []storeWrite{{one, step.write}}); err != nil || decided[0].err != nil {
+			t.Fatalf("%s: %v, %v", step.what, err, decided)
 		}
-		if got := strings.Join(sent.names, " "); got != want {
-			t.Errorf("the common group sends %s, want %s", got, want)
+		if got := strings.Join(sent.names, " "); got != step.want {
+			t.Errorf("%s: the common group sends %s, want %s", step.what, got, step.want)
 		}
 	}
 }

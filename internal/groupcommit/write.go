@@ -22,6 +22,10 @@ func (s *State) write(ctx context.Context, p *postgres.Pipeline) {
 	s.writeOrders(ctx, queries)
 	s.deletePets(ctx, queries)
 	s.writeMessages(ctx, queries)
+	if s.confirms {
+		// The earlier transaction may have committed before the standby had it.
+		queries.StandbyAwait(ctx, []int64{s.store.AccountID})
+	}
 	s.writeKeys(ctx, queries)
 	event.Queue(ctx, queries, s.store.AccountID, s.events, s.newIDs()) // last, because writers wait for each other there
 }
@@ -155,10 +159,6 @@ func (s *State) writeMessages(ctx context.Context, queries *db.Queries) {
 
 // writeKeys stores the new responses.
 func (s *State) writeKeys(ctx context.Context, queries *db.Queries) {
-	if s.replays {
-		// The first request may have committed before the standby had it.
-		queries.StandbyAwait(ctx, []int64{s.store.AccountID})
-	}
 	kept := db.IdempotencyKeysInsertParams{AccountID: s.store.AccountID}
 	for r, held := range s.newResponses() {
 		if held.expired {
