@@ -171,7 +171,7 @@ func (g *common) write(p *postgres.Pipeline) error {
 		if s.confirms {
 			confirms = s.store.AccountID
 		}
-		if s.changes() > 0 && !s.spoiled {
+		if s.altered() && !s.spoiled {
 			s.feedHeld = true // unless the statement returns it
 			s.addTo(&rows)
 		}
@@ -184,6 +184,17 @@ func (g *common) write(p *postgres.Pipeline) error {
 		find(g.batch, g.queries.StoresWrite(g.ctx, []db.StoresWriteParams{rows}), func(id int64) { g.states[id].feedHeld = false })
 	}
 	return p.Commit(g.ctx, g.readAll)
+}
+
+// altered reports whether the writes of a store have altered a row or made an event. A new
+// response comes with an order.
+func (s *State) altered() bool {
+	for stock, pet := range s.changedPets() {
+		if stock != nil || pet != nil {
+			return true
+		}
+	}
+	return len(s.orders.created)+len(s.events) > 0
 }
 
 // addTo adds what the writes of a store have changed to the rows that a group writes.

@@ -119,6 +119,7 @@ func TestStatementsOfWrites(t *testing.T) {
 		want  string
 	}{
 		{"stock", restock(2, 5), "StoresWrite"},
+		{"the same stock", restock(2, 5), ""},
 		{"a replay", under("key", order(1, 1)), "StandbyAwait"},
 	} {
 		sent.names = nil
