@@ -143,7 +143,9 @@ func (s *turnstile) await(requests int) {
 	defer cancel()
 	want := fmt.Sprintf("\npetstore_http_requests_in_flight %d\n", requests)
 	for handled := ""; !strings.Contains(handled, want); {
-		if ctx.Err() != nil {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
 			s.t.Errorf("the server never handled %d requests at the same time", requests)
 			return
 		}
@@ -288,6 +290,9 @@ func TestListsShareNothing(t *testing.T) {
 				}
 				list := lists[i%len(lists)]
 				resp, err := list.p.try("GET", list.target, nil, "Prefer", prefer)
+				for err == nil && prefer != "" && resp.status == 429 { // a count waits a second for the one before
+					resp, err = list.p.try("GET", list.target, nil, "Prefer", prefer)
+				}
 				if err == nil && (!bytes.Equal(resp.body, list.alone.body) || resp.header.Get("Link") != list.alone.header.Get("Link") ||
 					resp.header.Get("X-Total-Count") != list.alone.header.Get("X-Total-Count")) {
 					err = fmt.Errorf("%s: %v %s, want %v %s", list.target, resp.header, resp.body, list.alone.header, list.alone.body)

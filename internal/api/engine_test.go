@@ -69,7 +69,7 @@ func openReplica(database *pgtest.Database, primary *postgres.DB) (*replicaReads
 	const maxConns, maxLag, patience = 8, time.Minute, 30 * time.Second
 	ctx, cancel := context.WithCancel(context.Background()) // until close
 	replicas, err := postgres.OpenReplicas(ctx, primary, []string{database.ReplicaURL},
-		postgres.ReplicaOptions{MaxConns: maxConns, MaxLag: maxLag, Log: slog.New(slog.DiscardHandler)})
+		postgres.ReplicaOptions{MaxConns: maxConns, MaxLag: maxLag, Patience: patience, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		cancel()
 		return nil, err

@@ -817,7 +817,7 @@ func TestBodyTooSlow(t *testing.T) {
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "idempotency_keys"}
 	before := p.contents(tables)
 	server := httptest.NewUnstartedServer(p.server)
-	server.Config.ReadTimeout = 100 * time.Millisecond
+	server.Config.ReadTimeout, server.Config.ReadHeaderTimeout = 100*time.Millisecond, time.Minute
 	server.Start()
 	t.Cleanup(server.Close)
 	slow := *p
