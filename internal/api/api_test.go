@@ -330,6 +330,7 @@ type response struct {
 	status int
 	header http.Header
 	body   []byte
+	closes bool // whether no other response follows on its connection
 }
 
 // do sends a request and returns the response, checked against openapi.yaml. The
@@ -403,7 +404,7 @@ func (p *petstore) send(request *http.Request, sent []byte) (*response, error) {
 	searchResponse(p.t, request, received, text)
 	theContract().check(p.t, request, sent, received, text)
 	p.replica.learn(p.t, p.server, received.Header, preference)
-	return &response{t: p.t, what: request.Method + " " + request.URL.RequestURI(), status: received.StatusCode, header: received.Header, body: text}, nil
+	return &response{t: p.t, what: request.Method + " " + request.URL.RequestURI(), status: received.StatusCode, header: received.Header, body: text, closes: received.Close}, nil
 }
 
 func gunzip(text []byte) ([]byte, error) {

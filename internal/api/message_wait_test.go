@@ -138,7 +138,7 @@ func TestMessageWaitEnds(t *testing.T) {
 }
 
 // TestMessageWaitIsCutShort: a wait ends when the client disconnects, when the API key is
-// revoked and when the server shuts down.
+// revoked and when the server shuts down, which closes the connection.
 func TestMessageWaitIsCutShort(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -178,8 +178,8 @@ func TestMessageWaitIsCutShort(t *testing.T) {
 	waiting := p.waitFor(path)
 	p.waits(1)
 	p.server.ShutDown()
-	if got := waiting(); decode[message](got.want(200)).Status != "queued" {
-		t.Errorf("%s", got.body)
+	if got := waiting(); decode[message](got.want(200)).Status != "queued" || !got.closes {
+		t.Errorf("%s, and the connection closes: %t", got.body, got.closes)
 	}
 }
 

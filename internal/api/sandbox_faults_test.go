@@ -639,8 +639,8 @@ func TestRevokedDuringDelay(t *testing.T) {
 	for _, one := range delayed {
 		go func() {
 			resp, err := p.as(writer.Secret).try(one.method, one.target, one.body)
-			if err == nil && resp.status != 401 {
-				err = fmt.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
+			if err == nil && (resp.status != 401 || !resp.closes) {
+				err = fmt.Errorf("%s: %d: %s, and the connection closes: %t", resp.what, resp.status, resp.body, resp.closes)
 			}
 			done <- err
 		}()

@@ -49,6 +49,6 @@ func (g *Gate) receiveBody(c *gin.Context) ([]byte, error) {
 		return nil, err
 	}
 	state.body, state.bodyRead = body, true
-	extendDeadline(c, time.Since(began))
+	g.extendDeadline(c, time.Since(began))
 	return body, nil
 }

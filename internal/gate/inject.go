@@ -92,7 +92,7 @@ func (g *Gate) delay(c *gin.Context, state *request) error {
 	if state.connection.Err() != nil {
 		return errClientGone
 	}
-	extendDeadline(c, state.injected.delayed)
+	g.extendDeadline(c, state.injected.delayed)
 	// Somebody may have revoked the key or deleted the sandbox meanwhile.
 	_, err := g.authenticate(c)
 	return err

@@ -43,11 +43,7 @@ func (g *Gate) logRequest(c *gin.Context) {
 	header["X-Request-Id"] = []string{id}
 	header["Vary"], header["Api-Version"], header["X-Content-Type-Options"] = varyByOrigin, g.apiVersion, noSniff
 	maps.Copy(header, g.corsHeaders(c.GetHeader("Origin")))
-	// net/http accepts PRI * HTTP/2.0 over HTTP/1.1, which no valid request follows. Over
-	// HTTP/2, Connection: close becomes a GOAWAY.
-	if g.shuttingDown.Load() || c.Request.Method == "PRI" {
-		header.Set("Connection", "close")
-	}
+	g.closeAtShutDown(c)
 
 	defer func() {
 		panicked := recover()
@@ -74,6 +70,15 @@ func (g *Gate) logRequest(c *gin.Context) {
 		}
 	}()
 	c.Next()
+}
+
+// closeAtShutDown closes the connection after the response if the server shuts down. net/http accepts
+// PRI * HTTP/2.0 over HTTP/1.1, which no valid request follows, so that closes it too. Over HTTP/2,
+// Connection: close becomes a GOAWAY.
+func (g *Gate) closeAtShutDown(c *gin.Context) {
+	if g.shuttingDown.Load() || c.Request.Method == "PRI" {
+		c.Header("Connection", "close")
+	}
 }
 
 // requestLine has the attributes of a log line that the gin.Context does not have.

@@ -81,7 +81,7 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 		if !seen.More && !(watched.Hub.Wait(ctx, watched.Account, seen.Newest) && sleep.For(ctx, readPace)) {
 			break
 		}
-		extendDeadline(c, time.Since(extended))
+		g.extendDeadline(c, time.Since(extended))
 		extended = time.Now()
 		if _, err := g.authenticate(c); err != nil { // somebody may have revoked the key meanwhile
 			return err
@@ -96,7 +96,7 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 	if state.connection.Err() != nil {
 		return errClientGone
 	}
-	extendDeadline(c, time.Since(extended))
+	g.extendDeadline(c, time.Since(extended))
 	if seen.Found {
 		return nil
 	}
