@@ -262,26 +262,20 @@ func (r *Reference) data() []byte {
 		Example  jsontext.Value `json:"example,omitzero"`
 	}
 	type operation struct {
-		Method     string          `json:"method"`
-		Path       string          `json:"path"`
-		Summary    string          `json:"summary"`
-		Tag        string          `json:"tag"`
-		Page       string          `json:"page"`
-		Scope      *string         `json:"scope"`
-		Public     bool            `json:"public"`
-		Deprecated bool            `json:"deprecated"`
-		Form       bool            `json:"form"`
-		Parameters []Parameter     `json:"parameters"`
-		Body       *body           `json:"body"`
-		Samples    ordered[string] `json:"samples"`
-		Responses  []success       `json:"responses"`
+		Method     string      `json:"method"`
+		Path       string      `json:"path"`
+		Page       string      `json:"page"`
+		Scope      *string     `json:"scope"`
+		Public     bool        `json:"public"`
+		Parameters []Parameter `json:"parameters"`
+		Body       *body       `json:"body"`
+		Returns    []string    `json:"returns"` // media types; "": no body
 	}
 	all := ordered[operation]{}
 	for _, o := range r.Operations {
-		tag := r.tagOf[o]
 		one := operation{
-			Method: o.Method, Path: o.Path, Summary: o.Summary, Tag: tag.Name, Page: tag.Path(),
-			Public: o.Public, Deprecated: o.Deprecated, Form: !o.WithoutForm, Parameters: o.Parameters, Samples: ordered[string]{},
+			Method: o.Method, Path: o.Path, Page: r.tagOf[o].Path(),
+			Public: o.Public, Parameters: o.Parameters, Returns: o.returnTypes(),
 		}
 		if scope := o.Scope(); scope != "" {
 			one.Scope = &scope
@@ -290,10 +284,6 @@ func (r *Reference) data() []byte {
 			first := o.RequestBody.Content[0]
 			one.Body = &body{first.Name, o.RequestBody.Required, first.Value.Schema, first.Value.Example}
 		}
-		for _, s := range o.Samples {
-			one.Samples = append(one.Samples, entry[string]{s.Lang, s.Source})
-		}
-		one.Responses = o.successes()
 		all = append(all, entry[operation]{o.ID, one})
 	}
 	return must(json.Marshal(map[string]any{"operations": all}, json.Deterministic(true)))
@@ -318,24 +308,17 @@ func (o *Operation) Places() []Place {
 	return slices.DeleteFunc(all, func(p Place) bool { return len(p.Parameters) == 0 })
 }
 
-// success is a format of a successful response.
-type success struct {
-	Status  string         `json:"status"`
-	Type    string         `json:"type,omitzero"`
-	Example jsontext.Value `json:"example,omitzero"`
-}
-
-// successes lists the formats of the successful responses.
-func (o *Operation) successes() []success {
-	var all []success
+// returnTypes lists the media types of the successful responses; "": no body.
+func (o *Operation) returnTypes() []string {
+	var all []string
 	for _, r := range o.ResponseList {
 		switch {
 		case !strings.HasPrefix(r.Name, "2"):
 		case len(r.Value.Content) == 0:
-			all = append(all, success{Status: r.Name})
+			all = append(all, "")
 		default:
 			for _, media := range r.Value.Content {
-				all = append(all, success{r.Name, media.Name, media.Value.Example})
+				all = append(all, media.Name)
 			}
 		}
 	}

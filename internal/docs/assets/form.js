@@ -5,7 +5,7 @@ import { field, toTexts, toTree } from "./fields.js";
 import { pretty, read, styles, write } from "./json.js";
 import { keyButton, keyState } from "./key.js";
 import { sender } from "./outcome.js";
-import { build, initial, keyOf, responseTypes } from "./request.js";
+import { build, initial, keyOf } from "./request.js";
 import { follow, operationOf } from "./samples.js";
 import { knownID } from "./settings.js";
 
@@ -52,7 +52,7 @@ function form(id, operation) {
     values.body = text;
     changed();
   }) : undefined;
-  const types = responseTypes(operation);
+  const types = operation.returns;
   const accept = types.length > 1 ? field({
     name: "Accept", schema: { type: "string", enum: types }, description: "The format of the response.",
     onchange: ([type]) => {

@@ -1,10 +1,5 @@
 // Builds the request of an operation from the values of its form. Pure functions.
 
-/** Returns the type of the operation's first successful response. */
-export function responseTypes(operation) {
-  return operation.responses.filter(({ status }) => String(status).startsWith("2")).map(({ type }) => type ?? "");
-}
-
 /**
  * Returns the values that a form starts with: the examples of what the request needs, and a
  * limit for lists. The examples of other parameters are only hints.
@@ -16,7 +11,7 @@ export function initial(operation) {
   return {
     parameters: Object.fromEntries(values),
     body: body && body.example !== undefined ? JSON.stringify(body.example) : "",
-    accept: responseTypes(operation)[0],
+    accept: operation.returns[0],
   };
 }
 
@@ -34,7 +29,7 @@ export function build(operation, { parameters, body, accept }) {
   const of = (place) =>
     operation.parameters.filter((parameter) => parameter.in === place).flatMap((parameter) => parameters[keyOf(parameter)].map((value) => [parameter.name, value]));
   const path = of("path").reduce((path, [name, value]) => path.replace(`{${name}}`, () => encode(value)), operation.path);
-  const types = responseTypes(operation);
+  const types = operation.returns;
   const headers = of("header");
   if (types.length > 1 && accept !== types[0]) headers.unshift(["Accept", accept]);
   const sendsBody = operation.body && body !== "";
