@@ -183,9 +183,9 @@ func TestFollowLeavesASilentStream(t *testing.T) {
 		<-r.Context().Done()
 	}
 	feed := &follow.Feed{URL: newScript(t, silent, stream(event(2))).url}
-	feed.SetSilence(300 * time.Millisecond)
+	feed.SetSilence(time.Second)
 	_, lost, err := run(t, feed, 2)
-	if !errors.Is(err, errEnough) || len(lost) != 1 || !strings.Contains(lost[0].Error(), "sent nothing for 300ms") {
+	if !errors.Is(err, errEnough) || len(lost) != 1 || !strings.Contains(lost[0].Error(), "sent nothing for 1s") {
 		t.Errorf("Follow returned %v after %v", err, lost)
 	}
 }
@@ -199,7 +199,7 @@ func TestFollowLeavesASilentError(t *testing.T) {
 		<-r.Context().Done()
 	}, stream(event(2)))
 	feed := &follow.Feed{URL: s.url, Key: "key"}
-	feed.SetSilence(300 * time.Millisecond)
+	feed.SetSilence(time.Second)
 	ids, lost, err := run(t, feed, 2)
 	if !errors.Is(err, errEnough) || len(ids) != 2 || len(lost) != 2 || !strings.Contains(lost[1].Error(), "502") {
 		t.Errorf("received %q, lost %v, %v", ids, lost, err)

@@ -22,7 +22,7 @@ import (
 // parameters or results.
 func TestSlowStatements(t *testing.T) {
 	t.Parallel()
-	const slow = 200 * time.Millisecond
+	const slow = 500 * time.Millisecond
 	var log bytes.Buffer
 	statements := &telemetry.Statements{Log: slog.New(slog.NewJSONHandler(&log, nil)), Slow: slow}
 	pool, err := postgres.Open(t.Context(), pgtest.New(t).URL, 1, statements)
@@ -57,7 +57,7 @@ func TestSlowStatements(t *testing.T) {
 	if err := batch(ended, 10); err == nil {
 		t.Fatal("a batch exceeds its deadline")
 	}
-	run("SET statement_timeout = '200ms'")
+	run("SET statement_timeout = '500ms'")
 	if _, err := pool.Exec(t.Context(), napping, "hidden argument", 10.0); err == nil {
 		t.Fatal("a statement exceeds statement_timeout")
 	}

@@ -20,9 +20,11 @@ export function write(code, text, language) {
 /** Returns a button that copies what text returns. */
 export function copyButton(text) {
   const button = h("button", { type: "button", class: "copy", "aria-live": "polite", onclick }, "Copy");
+  let timer;
   async function onclick() {
     button.textContent = (await copy(text())) ? "Copied" : "Not copied";
-    setTimeout(() => (button.textContent = "Copy"), 2000);
+    clearTimeout(timer);
+    timer = setTimeout(() => (button.textContent = "Copy"), 2000);
   }
   return button;
 }
