@@ -73,17 +73,9 @@ type Bucket struct {
 // Take takes cost tokens from the key's bucket, or none. A cost above the capacity
 // counts as the capacity.
 func (l *Limiter[K]) Take(key K, cost int) Bucket {
-	if l == nil {
-		return Bucket{Taken: true}
-	}
-	now := l.elapsed()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	bucket := l.look(key, cost, now)
-	if bucket.Wait > 0 {
-		return bucket
-	}
-	return l.take(key, cost, now)
+	var buckets [1]Bucket
+	TakeAll(buckets[:], cost, Claim[K]{Limiter: l, Key: key})
+	return buckets[0]
 }
 
 // Claim is a key of one of the limiters of [TakeAll].
