@@ -50,6 +50,7 @@ database, unless variables or flags name others.`,
 		Example: "  petstore dev --port 8081 --open",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			outliveReaders()
 			c, err := p.loadServerConfig(false)
 			if err != nil {
 				return err

@@ -81,6 +81,9 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 	return plain(root.ExecuteContext(ctx))
 }
 
+// outliveReaders lets the process go on after the program that reads its stdout or stderr has ended.
+func outliveReaders() { signal.Ignore(syscall.SIGPIPE) }
+
 // program has the environment and the streams of a command.
 type program struct {
 	environ        []string

@@ -540,10 +540,8 @@ func start(t *testing.T, dir string, environ []string, args ...string) *process 
 // startWith is [start] with a stdin.
 func startWith(t *testing.T, stdin io.Reader, dir string, environ []string, args ...string) *process {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // ended below, by signals that the test chooses
-	cmd.Dir, cmd.Stdin = dir, stdin
-	cmd.Env = append([]string{asProgram + "=1", "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, withReplica(environ)...)
-	learnEnviron(environ)
+	cmd := command(dir, environ, args...)
+	cmd.Stdin = stdin
 	read, write := io.Pipe()
 	p := &process{t: t, cmd: cmd, lines: make(chan string), read: read, ended: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(&p.stdout, write), io.MultiWriter(&p.stderr, write)
@@ -561,6 +559,15 @@ func startWith(t *testing.T, stdin io.Reader, dir string, environ []string, args
 	}()
 	go p.keepLines(printed)
 	return p
+}
+
+// command returns the program in a directory.
+func command(dir string, environ []string, args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // the test ends it by signals of its choice
+	cmd.Dir = dir
+	cmd.Env = append([]string{asProgram + "=1", "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, withReplica(environ)...)
+	learnEnviron(environ)
+	return cmd
 }
 
 // kill ends the process, if a test has not done so.
@@ -665,6 +672,51 @@ func TestServe(t *testing.T) {
 	if _, _, err := execute(t, healthcheck, "healthcheck"); err == nil {
 		t.Error("healthcheck succeeds without a server")
 	}
+}
+
+// TestClosedOutput: the program goes on after the reader of its output has ended, such as tee on Ctrl-C.
+func TestClosedOutput(t *testing.T) {
+	t.Parallel()
+	database, empty := pgtest.New(t), pgtest.NewEmpty(t)
+	role, _ := empty.NewRole(t)
+	for args, test := range map[string]struct{ url, last string }{
+		"serve": {database.URL, "listening"}, "worker": {database.URL, "delivering webhooks"}, "dev": {database.OwnerURL, "listening"},
+		"migrate up": {empty.OwnerURL, ""},
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := command(pgtest.Dir(t), []string{"DATABASE_URL=" + test.url, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_SERVING_ROLE=" + role}, strings.Fields(args)...)
+			cmd.Stdout, cmd.Stderr = write, write
+			if test.last == "" {
+				read.Close()
+			}
+			if err := errors.Join(cmd.Start(), write.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if test.last != "" {
+				scanner := bufio.NewScanner(read)
+				for scanner.Scan() && !strings.Contains(scanner.Text(), test.last) {
+				}
+				if err := errors.Join(read.Close(), cmd.Process.Signal(syscall.SIGTERM)); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("it ends with %v", err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		var isGranted bool
+		err := empty.Pool.QueryRow(context.WithoutCancel(t.Context()), "SELECT has_table_privilege($1, 'accounts', 'DELETE')", role).Scan(&isGranted)
+		if err != nil || !isGranted {
+			t.Errorf("migrate up has not granted the privileges: %v", err)
+		}
+	})
 }
 
 func TestExitCodes(t *testing.T) {

@@ -85,6 +85,7 @@ func (p *program) withMigrations(ctx context.Context, action migrateAction) (err
 }
 
 func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migrations) error {
+	outliveReaders() // else the grant may be missing
 	m.Progress = p.migrating
 	applied, err := m.Up(ctx)
 	p.status("")
@@ -101,6 +102,7 @@ func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migration
 }
 
 func (p *program) migrateDistribute(ctx context.Context, c config, m *postgres.Migrations) error {
+	outliveReaders() // else the grant may be missing
 	steps := 0
 	err := m.Distribute(ctx, func(step string, took time.Duration) {
 		steps++

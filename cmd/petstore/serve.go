@@ -86,6 +86,7 @@ while the schema does not fit, the server is not ready.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore serve",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			outliveReaders()
 			c, err := p.loadServerConfig(true)
 			if err != nil {
 				return err

@@ -24,6 +24,7 @@ both may run at the same time.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore worker",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			outliveReaders()
 			c, err := p.loadServerConfig(true)
 			if err != nil {
 				return err
