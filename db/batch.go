@@ -2602,54 +2602,42 @@ func (b *StorePetsLockBatchResults) Close() error {
 	return b.br.Close()
 }
 
-const storesFilled = `-- name: StoresFilled :batchmany
-SELECT account_state.account_id, account_state.closed, account_state.last_order_id, (CASE
-    WHEN account_state.last_order_id <= $1 THEN 0
-    ELSE (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = account_state.account_id LIMIT $2) AS counted)
-END)::bigint AS orders
+const storesRead = `-- name: StoresRead :batchmany
+SELECT account_id, closed, last_order_id
 FROM account_state
-WHERE account_state.account_id = ANY (ARRAY(SELECT unnest($3::bigint[])))
+WHERE account_id = ANY (ARRAY(SELECT unnest($1::bigint[])))
 `
 
-type StoresFilledBatchResults struct {
+type StoresReadBatchResults struct {
 	br     pgx.BatchResults
 	tot    int
 	closed bool
 }
 
-type StoresFilledParams struct {
-	Small      int64
-	Bound      int32
-	AccountIds []int64
-}
-
-type StoresFilledRow struct {
+type StoresReadRow struct {
 	AccountID   int64
 	Closed      bool
 	LastOrderID int64
-	Orders      int64
 }
 
-// Tells whether sandboxes are being deleted, returns their newest orders, and counts their
-// orders as [SandboxCountRows]. It runs after the lock.
-func (q *Queries) StoresFilled(ctx context.Context, arg []StoresFilledParams) *StoresFilledBatchResults {
+// Tells whether sandboxes are being deleted, and returns their newest orders. It runs after the
+// lock.
+func (q *Queries) StoresRead(ctx context.Context, accountIds [][]int64) *StoresReadBatchResults {
 	batch := &pgx.Batch{}
-	for _, a := range arg {
+	for _, a := range accountIds {
 		vals := []interface{}{
-			a.Small,
-			a.Bound,
-			a.AccountIds,
+			a,
 		}
-		batch.Queue(storesFilled, vals...)
+		batch.Queue(storesRead, vals...)
 	}
 	br := q.db.SendBatch(ctx, batch)
-	return &StoresFilledBatchResults{br, len(arg), false}
+	return &StoresReadBatchResults{br, len(accountIds), false}
 }
 
-func (b *StoresFilledBatchResults) Query(f func(int, []StoresFilledRow, error)) {
+func (b *StoresReadBatchResults) Query(f func(int, []StoresReadRow, error)) {
 	defer b.br.Close()
 	for t := 0; t < b.tot; t++ {
-		items := []StoresFilledRow{}
+		items := []StoresReadRow{}
 		if b.closed {
 			if f != nil {
 				f(t, items, ErrBatchAlreadyClosed)
@@ -2663,13 +2651,8 @@ func (b *StoresFilledBatchResults) Query(f func(int, []StoresFilledRow, error)) 
 			}
 			defer rows.Close()
 			for rows.Next() {
-				var i StoresFilledRow
-				if err := rows.Scan(
-					&i.AccountID,
-					&i.Closed,
-					&i.LastOrderID,
-					&i.Orders,
-				); err != nil {
+				var i StoresReadRow
+				if err := rows.Scan(&i.AccountID, &i.Closed, &i.LastOrderID); err != nil {
 					return err
 				}
 				items = append(items, i)
@@ -2682,7 +2665,7 @@ func (b *StoresFilledBatchResults) Query(f func(int, []StoresFilledRow, error)) 
 	}
 }
 
-func (b *StoresFilledBatchResults) Close() error {
+func (b *StoresReadBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }

@@ -307,15 +307,12 @@ SELECT wanted.account_id::bigint AS account_id
 FROM (SELECT unnest(@account_ids::bigint[]) AS account_id) AS wanted
 WHERE pg_try_advisory_xact_lock(hashtextextended('store', wanted.account_id));
 
--- name: StoresFilled :batchmany
--- Tells whether sandboxes are being deleted, returns their newest orders, and counts their
--- orders as [SandboxCountRows]. It runs after the lock.
-SELECT account_state.account_id, account_state.closed, account_state.last_order_id, (CASE
-    WHEN account_state.last_order_id <= @small THEN 0
-    ELSE (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = account_state.account_id LIMIT @bound) AS counted)
-END)::bigint AS orders
+-- name: StoresRead :batchmany
+-- Tells whether sandboxes are being deleted, and returns their newest orders. It runs after the
+-- lock.
+SELECT account_id, closed, last_order_id
 FROM account_state
-WHERE account_state.account_id = ANY (ARRAY(SELECT unnest(@account_ids::bigint[])));
+WHERE account_id = ANY (ARRAY(SELECT unnest(@account_ids::bigint[])));
 
 -- name: StoreKeysLock :batchmany
 -- Locks Idempotency-Keys as [IdempotencyKeysLock].

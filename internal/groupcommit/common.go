@@ -81,7 +81,7 @@ func (g *common) lock(p *postgres.Pipeline) error {
 	return g.send(p)
 }
 
-// enterSandboxes locks the stores of sandboxes, reads their newest orders and counts them.
+// enterSandboxes locks the stores of sandboxes, and reads their newest orders.
 func (g *common) enterSandboxes() {
 	var sandboxes []int64
 	for _, s := range g.stores {
@@ -94,11 +94,10 @@ func (g *common) enterSandboxes() {
 		return
 	}
 	find(g.batch, g.queries.StoresTryEnter(g.ctx, [][]int64{sandboxes}), func(id int64) { g.states[id].entered = true })
-	find(g.batch, g.queries.StoresFilled(g.ctx, []db.StoresFilledParams{{AccountIds: sandboxes, Small: smallID, Bound: account.MaxRows}}), func(row db.StoresFilledRow) {
+	find(g.batch, g.queries.StoresRead(g.ctx, [][]int64{sandboxes}), func(row db.StoresReadRow) {
 		s := g.states[row.AccountID]
 		s.closed = row.Closed
 		s.newest = map[account.Kind]int64{account.Orders: row.LastOrderID}
-		s.stored[account.Orders] = int(row.Orders)
 	})
 }
 

@@ -394,6 +394,8 @@ func (s *State) decide(w *Write) (Result, error) {
 		return Result{}, account.ErrClosed
 	case s.store.Sandbox && !s.entered:
 		return Result{}, errNotLocked
+	case s.common && s.newest[w.Creates] > smallID:
+		return Result{}, errNotLocked // a common group does not count rows, which would delay the neighbors
 	}
 	if w.Key != nil {
 		replay, err := s.replay(w.Key)

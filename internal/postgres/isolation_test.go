@@ -33,7 +33,7 @@ var maintenance = []string{"APIKeyMarkUsed", "DispatchAccounts", "DrainWebhooks"
 
 // ofCommonGroups lists the queries of groups with writes of several accounts. They name each
 // row by the account and the id that a write has. A sharded cluster has no such groups.
-var ofCommonGroups = []string{"StoreKeysGet", "StorePetsLock", "StoresFilled"}
+var ofCommonGroups = []string{"StoreKeysGet", "StorePetsLock", "StoresRead"}
 
 var (
 	namedQuery      = regexp.MustCompile(`(?s)-- name: (\w+) :\w+\n(.*?;)`)
