@@ -41,7 +41,7 @@ func (s *Server) listEvents(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if gate.PrefersStream(c.Request.Header) {
+	if gate.Prefers(c.Request.Header, gate.StreamType) {
 		return s.streamEvents(c, query)
 	}
 	page, err := s.readFeed(c.Request.Context(), gate.Caller(c), query, 0)
@@ -103,7 +103,7 @@ func readFeedQuery(c *gin.Context) (*feed.Query, error) {
 	if err := params.Err(); err != nil {
 		return nil, err
 	}
-	if last := c.GetHeader("Last-Event-ID"); last != "" && gate.PrefersStream(c.Request.Header) {
+	if last := c.GetHeader("Last-Event-ID"); last != "" && gate.Prefers(c.Request.Header, gate.StreamType) {
 		id, ok := event.ParseID(last)
 		if !ok {
 			return nil, errInvalidLastEventID

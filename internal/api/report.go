@@ -45,7 +45,7 @@ func (s *Server) getReport(c *gin.Context) error {
 	}
 	c.Header("Cache-Control", "private, no-store")
 	c.Header("Vary", vary)
-	if gate.PrefersMarkdown(c.Request.Header) {
+	if gate.Prefers(c.Request.Header, gate.MarkdownType) {
 		httpjson.Send(c.Writer, http.StatusOK, gate.MarkdownType+"; charset=utf-8", []byte(judged.Markdown()))
 		return nil
 	}

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// eventStream is the content type of Server-Sent Events
+	// StreamType is the content type of Server-Sent Events
 	// (https://html.spec.whatwg.org/multipage/server-sent-events.html).
-	eventStream = "text/event-stream"
+	StreamType = "text/event-stream"
 	// ArchiveType is the content type of HTTP Archives, which has no registration.
 	ArchiveType = "application/har+json"
 	// MarkdownType is the content type of Markdown.
@@ -33,24 +33,15 @@ const (
 	defaultStreamPause = 5 * time.Second
 )
 
-// PrefersStream reports whether a request prefers a stream of events to a page. If Accept
-// gives both the same weight, it must name the stream, at least by text/*, and no less
-// precisely than the page.
-func PrefersStream(header http.Header) bool { return prefers(header, eventStream) }
-
-// PrefersArchive reports whether a request prefers an HTTP Archive to a page, by the same rule.
-func PrefersArchive(header http.Header) bool { return prefers(header, ArchiveType) }
-
-// PrefersMarkdown reports whether a request prefers Markdown to JSON, by the same rule.
-func PrefersMarkdown(header http.Header) bool { return prefers(header, MarkdownType) }
-
-func prefers(header http.Header, mediaType string) bool {
-	wanted, page := httpjson.QualityOf(header, mediaType), httpjson.QualityOf(header, httpjson.ContentType)
-	if wanted.Weight != page.Weight {
-		return wanted.Weight > page.Weight
+// Prefers reports whether a request prefers a media type to JSON. If Accept gives both the same
+// weight, it must name the type, at least by a range such as text/*, and no less precisely than JSON.
+func Prefers(header http.Header, mediaType string) bool {
+	wanted, json := httpjson.QualityOf(header, mediaType), httpjson.QualityOf(header, httpjson.ContentType)
+	if wanted.Weight != json.Weight {
+		return wanted.Weight > json.Weight
 	}
 	const typeRange = 2
-	return wanted.Weight > 0 && wanted.Specificity >= max(page.Specificity, typeRange)
+	return wanted.Weight > 0 && wanted.Specificity >= max(json.Specificity, typeRange)
 }
 
 // Part has the events that a stream sends at a time.
@@ -89,7 +80,7 @@ func (g *Gate) Stream(c *gin.Context, watched Watched, first Part, read func(con
 	defer g.Limits.streams.Give(payer, 1)
 	g.leave(c)
 	header := c.Writer.Header()
-	header.Set("Content-Type", eventStream)
+	header.Set("Content-Type", StreamType)
 	header.Set("Cache-Control", "private, no-store")
 	header.Set("Vary", varyOfStream)
 	header.Set("X-Accel-Buffering", "no") // nginx then does not buffer the stream
@@ -230,11 +221,10 @@ func (s *stream) send(text string) {
 	}
 	defer s.gate.Limits.pageBytes.Give(payer, size)
 	setWriteDeadline(s.c, s.gate.options.StreamPause)
-	if _, s.err = s.c.Writer.WriteString(text); s.err == nil {
-		s.err = http.NewResponseController(s.c.Writer).Flush()
+	if _, s.err = s.c.Writer.WriteString(text); s.err != nil {
+		return
 	}
-	if s.err == nil {
-		liftWriteDeadline(s.c)
-	}
+	s.c.Writer.Flush() // if it fails, the connection ends
+	liftWriteDeadline(s.c)
 	s.sent = s.gate.options.Now()
 }
