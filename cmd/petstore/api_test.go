@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -227,6 +228,34 @@ func TestSilentBody(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the response stopped before its end") || out.String() != want {
 			t.Errorf("%s: %v, printed %q, want %q", path, err, &out, want)
 		}
+	}
+}
+
+// TestServerRestarts: a client waits for a server that is away between two requests.
+func TestServerRestarts(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		if r.URL.Query().Get("page") == "" {
+			w.Header().Set("Link", `</pets?page=2>; rel="next"`)
+		}
+		fmt.Fprintf(w, `[{"id":1%s}]`, r.URL.Query().Get("page"))
+	}))
+	t.Cleanup(server.Close)
+	var out, errs strings.Builder
+	p := &program{stdout: &out, stderr: &errs}
+	sender := p.newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
+	transport := sender.http.Transport.(*http.Transport) //nolint:forcetypeassert // see newHTTPClient
+	dial, dials := transport.DialContext, 0
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dials++; dials == 2 {
+			address = "127.0.0.1:1" // nobody listens there
+		}
+		return dial(ctx, network, address)
+	}
+	err := p.export(t.Context(), sender, exportOptions{resources: []*transfer.Resource{transfer.Find("pets")}})
+	if err != nil || out.String() != "{\"id\":1}\n{\"id\":12}\n" || !strings.HasPrefix(errs.String(), "connection refused; next attempt in ") {
+		t.Errorf("%v, printed %q and %q", err, &out, &errs)
 	}
 }
 

@@ -71,6 +71,7 @@ type client struct {
 	patience time.Duration
 	silence  time.Duration // the longest in a body
 	log      io.Writer     // for people
+	answered atomic.Bool   // whether there was a response
 }
 
 func (p *program) newClient(to target) *client {
@@ -131,8 +132,8 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err != nil:
-			// The first attempt finds out that there is no server.
-			if !isSafe || attempt == 0 && isDial(err) && c.patience == 0 {
+			// The first attempt finds out that there is no server. Between two calls, it may restart.
+			if !isSafe || attempt == 0 && isDial(err) && c.patience == 0 && !c.answered.Load() {
 				return nil, c.noResponse(err)
 			}
 			why = whyNoResponse(err, responseTimeout)
@@ -213,6 +214,7 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 		cancel()
 		return nil, err
 	}
+	c.answered.Store(true)
 	response.Body = &watchedBody{ReadCloser: response.Body, silence: c.silence, cancel: cancel}
 	got := &reply{Response: response}
 	if strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") {
