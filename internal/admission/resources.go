@@ -75,12 +75,14 @@ var (
 	DeliveryTransactions = Resource{Name: "transactions of deliveries", Total: 4, Share: 4, Wait: Forever}
 	// Dispatches are transactions of the worker that add the deliveries of events.
 	Dispatches = Resource{Name: "dispatches of events to webhooks", Total: 2, Share: 1, Wait: Forever}
+	// Settlements are transactions of the worker that adapt messages that wait to a webhook.
+	Settlements = Resource{Name: "adaptations of messages to webhooks", Total: 2, Share: 2, Wait: Forever}
 )
 
 // Resources lists all resources, as decision 8 does.
 func Resources() []Resource {
 	return []Resource{
 		Requests, Bodies, BodyBytes, PageBytes, Streams, LongPolls, Delays, Exchanges, Counts, Locks, Loads,
-		FastWebhooks, SlowWebhooks, DeliveryTransactions, Dispatches,
+		FastWebhooks, SlowWebhooks, DeliveryTransactions, Dispatches, Settlements,
 	}
 }

@@ -38,7 +38,7 @@
 //
 // # Shares
 //
-// Places at the database, to dispatch and to deliver are shared by payer
+// Places at the database, to dispatch, to adapt messages and to deliver are shared by payer
 // ([petstore/internal/admission]). A drain goes on as long as something is due and nobody
 // waits for a place. Otherwise it releases after a second, and waits for its next turn.
 // Webhooks that fail, or that took long lately, have places of their own, because their
@@ -131,14 +131,16 @@ type Worker struct {
 	log     *slog.Logger
 	faults  *faults.Injector // of sandboxes
 
-	places     *admission.Pool[int64] // at the database, for drains
-	dispatches *admission.Pool[int64]
-	fast, slow *admission.Pool[int64] // webhooks
+	places      *admission.Pool[int64] // at the database, for drains
+	dispatches  *admission.Pool[int64]
+	settlements *admission.Pool[int64]
+	fast, slow  *admission.Pool[int64] // webhooks
 
 	woken    *inbox[int64]    // by Wake
 	asked    *inbox[endpoint] // by Deliver
 	accounts *tasks[int64]    // that dispatch
-	webhooks *tasks[endpoint]
+	webhooks *tasks[endpoint] // that deliver
+	changed  *tasks[endpoint] // to which messages are adapted
 
 	mu     sync.Mutex
 	idle   map[int64]bool // accounts without a webhook to dispatch to, since the last sweep
@@ -152,9 +154,9 @@ func New(options Options) *Worker {
 	bounded := options.DB.Bounded(leaseTime) // a longer transaction has lost its lease
 	return &Worker{
 		options: options, db: bounded, queries: db.New(bounded), log: options.Log, faults: faults.New(bounded, nil, places),
-		places: places, dispatches: admission.New[int64](admission.Dispatches),
+		places: places, dispatches: admission.New[int64](admission.Dispatches), settlements: admission.New[int64](admission.Settlements),
 		fast: admission.New[int64](admission.FastWebhooks), slow: admission.New[int64](admission.SlowWebhooks),
-		woken: newInbox[int64](), asked: newInbox[endpoint](), accounts: newTasks[int64](options.Log), webhooks: newTasks[endpoint](options.Log),
+		woken: newInbox[int64](), asked: newInbox[endpoint](), accounts: newTasks[int64](options.Log), webhooks: newTasks[endpoint](options.Log), changed: newTasks[endpoint](options.Log),
 		idle: map[int64]bool{}, leases: map[*drain]bool{},
 	}
 }
@@ -196,6 +198,7 @@ func (w *Worker) Run(ctx context.Context) {
 	looking.Wait()
 	w.accounts.wait()
 	w.webhooks.wait()
+	w.changed.wait()
 	stop()
 	renewal.Wait()
 }

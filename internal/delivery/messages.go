@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -103,41 +102,40 @@ func decide(votes db.MessageVotesRow, expired bool) (event.Type, string) {
 	}
 }
 
-// settleWebhooks adapts the messages that wait to the webhooks that have changed. A webhook
-// takes one step before any takes the next. It logs errors.
+// settleWebhooks starts to adapt the messages that wait to the webhooks that have changed. It
+// logs errors.
 func (w *Worker) settleWebhooks(ctx context.Context) {
-	for more := true; more && ctx.Err() == nil; {
-		var err error
-		more, err = w.settleRound(ctx)
-		w.warn(ctx, "could not look for webhooks that have changed", err)
-	}
+	w.warn(ctx, "could not look for webhooks that have changed", w.settleAll(ctx))
 }
 
-// settleRound lets each webhook take a step. It reports whether one has more to do, and
-// logs the errors of steps.
-func (w *Worker) settleRound(ctx context.Context) (more bool, err error) {
-	var hasMore atomic.Bool
-	err = w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
+func (w *Worker) settleAll(ctx context.Context) error {
+	return w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
 		for after := (db.WebhooksToSettleParams{Every: every, Ids: ids, PageSize: page}); ; {
 			rows, err := w.queries.WebhooksToSettle(ctx, after)
 			if err != nil {
 				return err
 			}
-			inParallel(rows, func(row db.WebhooksToSettleRow) {
-				stepped, err := w.settle(ctx, row.PayerID, endpoint{row.AccountID, row.ID})
-				w.warn(ctx, "could not adapt the messages that wait to a webhook", err)
-				if stepped {
-					hasMore.Store(true)
-				}
-			})
+			for _, row := range rows {
+				w.settleInSteps(ctx, row.PayerID, endpoint{row.AccountID, row.ID})
+				after.AfterAccount, after.AfterID = row.AccountID, row.ID
+			}
 			if len(rows) < page {
 				return nil
 			}
-			last := rows[page-1]
-			after.AfterAccount, after.AfterID = last.AccountID, last.ID
 		}
 	})
-	return err == nil && hasMore.Load(), err
+}
+
+// settleInSteps starts to adapt the messages that wait to a webhook. Payers take turns. In the turns of
+// a payer, each of its webhooks takes one step before any takes the next.
+func (w *Worker) settleInSteps(ctx context.Context, payer int64, to endpoint) {
+	w.changed.start(to, payer, func() {
+		for more := true; more && ctx.Err() == nil; {
+			var err error
+			more, err = w.settle(ctx, payer, to)
+			w.warn(ctx, "could not adapt the messages that wait to a webhook; the next sweep tries again", err)
+		}
+	})
 }
 
 // inParallel calls do for the elements of a slice, a few at a time.
@@ -153,10 +151,14 @@ func inParallel[T any](elements []T, do func(T)) {
 	_ = running.Wait()
 }
 
-// settle adapts a page of the messages that wait to a change of a webhook. A webhook that
-// subscribes gets those that it has not got. Another one does not hold up any. It reports
-// whether there are more.
+// settle waits for a turn of the payer, and adapts a page of the messages that wait to a change
+// of a webhook. A webhook that subscribes gets those that it has not got. Another one does not
+// hold up any. It reports whether there are more.
 func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (more bool, err error) {
+	if err := w.settlements.Take(ctx, payer, 1); err != nil {
+		return false, err
+	}
+	defer w.settlements.Give(payer, 1)
 	err = w.change(ctx, payer, to.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
 		more = false
 		webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: to.AccountID, ID: to.WebhookID})

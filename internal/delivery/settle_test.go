@@ -165,6 +165,26 @@ func TestManyMessagesWithoutAWebhook(t *testing.T) {
 	}
 }
 
+// TestDeletedWebhooksTakeTurns: many deleted webhooks of an account do not hold up the new
+// webhook of another one.
+func TestDeletedWebhooksTakeTurns(t *testing.T) {
+	t.Parallel()
+	const deleted = 300
+	f := newFeed(t)
+	f.queue(many, time.Hour)
+	f.exec(`
+		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, unsettled_after, status, disabled_reason, deleted_at)
+		SELECT $1, 'wh_' || md5(n::text), 'http://127.0.0.1:1/', '{*}', $2, 0, '', 'disabled', 'manual', now() FROM generate_series(1, $3::int) AS n`, f.account, stored(key), deleted)
+	other := f.of("other")
+	other.queue(many, time.Hour)
+	other.webhook(receive(t, nil).url, "message.queued")
+	f.work()
+	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE account_id = $1", other.account)
+	if waiting := read[int](f, "SELECT count(*) FROM webhooks WHERE account_id = $1 AND unsettled_after IS NOT NULL", f.account); waiting != deleted {
+		t.Errorf("%d of %d deleted webhooks came before the new one of another account", deleted-waiting, deleted)
+	}
+}
+
 // TestSettleThatFails: a webhook to which messages cannot be adapted gets other events, and
 // does not hold up other webhooks. A message that the others have accepted waits for it.
 func TestSettleThatFails(t *testing.T) {

@@ -158,6 +158,7 @@ func (l *lab) sweepAll(which string, isReachable func(accountID int64) bool) {
 		l.t.Fatal(err)
 	}
 	l.worker.settleWebhooks(l.t.Context())
+	l.worker.changed.wait()
 	var unsettled []int64
 	if err := l.owner.Pool.QueryRow(l.t.Context(), "SELECT coalesce(array_agg(account_id), '{}') FROM webhooks WHERE unsettled_after IS NOT NULL").Scan(&unsettled); err != nil {
 		l.t.Fatal(err)
@@ -290,7 +291,7 @@ func TestWaitsBeforeSlice(t *testing.T) {
 	}
 }
 
-// TestPagesAmongMore: a drain reads shorter pages when more drains run. At the end it holds none.
+// TestPagesAmongMore: a drain reads shorter pages when more drains run. At the end it does not hold any.
 func TestPagesAmongMore(t *testing.T) {
 	t.Parallel()
 	var sized beforeDue
