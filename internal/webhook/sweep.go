@@ -38,7 +38,7 @@ func Sweep(ctx context.Context, database *postgres.DB, vault *Vault) error {
 		return fmt.Errorf("webhook: sweeping: %w", err)
 	}
 	page := db.WebhooksToSweepParams{PageSize: sweepPage, BeforeID: FirstDeliveryID(now.Add(-Retention))}
-	var lost lostSecrets
+	var lost []error // of secrets that do not open
 	var failed error
 	for {
 		rows, err := db.New(database).WebhooksToSweep(ctx, page)
@@ -59,7 +59,10 @@ func Sweep(ctx context.Context, database *postgres.DB, vault *Vault) error {
 			page.AfterAccount, page.AfterID = row.AccountID, row.ID
 		}
 		if len(rows) < sweepPage || ctx.Err() != nil {
-			return errors.Join(failed, lost.err())
+			if len(lost) > 0 {
+				failed = errors.Join(failed, fmt.Errorf("webhook: number of secrets that do not open: %d; the first: %w", len(lost), lost[0]))
+			}
+			return failed
 		}
 	}
 }
