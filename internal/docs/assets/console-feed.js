@@ -96,7 +96,7 @@ export function feedView(config, { store, place, signal, go }) {
       store, path, query: query.toString(), last: found.last, signal: own, onState: show,
       onItem: (item) => {
         waiting.push(item);
-        if (waiting.length > 2 * list.most) waiting = waiting.slice(-list.most - 1); // one more than the list keeps, which tells it of a gap
+        if (waiting.length > 2 * list.most) waiting = waiting.slice(-list.most - 1); // one too many, so that it sees the gap
         soon();
       },
     });
