@@ -22,6 +22,9 @@ func TestServeBehindAPooler(t *testing.T) {
 	database := pgtest.New(t)
 	role, roleURL := database.NewRole(t)
 	must(t, []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
+	if _, err := database.Pool.Exec(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$"); err != nil {
+		t.Fatal(err)
+	}
 	pooler := pgtest.StartPooler(t, roleURL)
 	environ := []string{"DATABASE_URL=" + pooler.URL + "&default_query_exec_mode=exec", "PETSTORE_ADDR=127.0.0.1:0"}
 

@@ -6,6 +6,7 @@ SELECT citus_add_node('worker2', 5432);
 
 -- Workers see the settings of the role, but not the settings of a session.
 CREATE ROLE petstore_serving LOGIN;
+ALTER ROLE petstore_serving SET default_transaction_isolation = 'read committed';
 ALTER ROLE petstore_serving SET enable_seqscan = 'off';
 ALTER ROLE petstore_serving SET idle_in_transaction_session_timeout = '10s';
 ALTER ROLE petstore_serving SET jit = 'off';

@@ -5,6 +5,7 @@ CREATE ROLE petstore_serving LOGIN PASSWORD :'password';
 
 -- The settings of its sessions. Petstore sets them itself, but not behind a connection
 -- pooler and not on the workers of Citus.
+ALTER ROLE petstore_serving SET default_transaction_isolation = 'read committed';
 ALTER ROLE petstore_serving SET enable_seqscan = 'off';
 ALTER ROLE petstore_serving SET idle_in_transaction_session_timeout = '10s';
 ALTER ROLE petstore_serving SET jit = 'off';

@@ -55,6 +55,8 @@ var sessionParameters = map[string]string{
 	// Every statement of a request names its account, whose rows an index finds. A plan
 	// made while a table is empty would scan the table, also after it has grown.
 	"enable_seqscan": "off",
+	// A statement after a lock must see what the one before the lock could not.
+	"default_transaction_isolation": "read committed",
 }
 
 // DB runs statements on a connection pool. It waits at most one second for a

@@ -85,11 +85,14 @@ func TestOpenFails(t *testing.T) {
 func TestSessionLimits(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
+	if _, err := database.Pool.Exec(t.Context(), repeatableRead); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		pool *postgres.DB
 		want map[string]string
 	}{
-		{open(t, database.URL, 1), map[string]string{"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s", "TimeZone": "UTC", "jit": "off", "application_name": "petstore"}},
+		{open(t, database.URL, 1), map[string]string{"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s", "TimeZone": "UTC", "jit": "off", "default_transaction_isolation": "read committed", "application_name": "petstore"}},
 		{open(t, database.URL, 1, "statement_timeout", "1s", "application_name", "ours"), map[string]string{"statement_timeout": "1s", "lock_timeout": "2s", "application_name": "petstore ours"}},
 	} {
 		for name, want := range test.want {

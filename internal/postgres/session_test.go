@@ -22,6 +22,10 @@ func valueOf(t *testing.T, pool *postgres.DB, name string) (value string) {
 	return value
 }
 
+// repeatableRead gives a database another isolation level than the pool has. So a role without
+// settings lacks all of them.
+const repeatableRead = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$"
+
 // TestSettingsBehindAPooler: connections work although a pooler refuses startup
 // parameters, and the check names exactly what the role lacks.
 func TestSettingsBehindAPooler(t *testing.T) {
@@ -29,6 +33,9 @@ func TestSettingsBehindAPooler(t *testing.T) {
 	pgtest.Not(t, pgtest.Citus, "it needs the settings of the role without a pooler too, see TestSettingsOfCitus")
 	database := pgtest.NewEmpty(t)
 	role, roleURL := database.NewRole(t)
+	if _, err := database.Pool.Exec(t.Context(), repeatableRead); err != nil {
+		t.Fatal(err)
+	}
 	if err := open(t, roleURL, 1).CheckSession(t.Context()); err != nil {
 		t.Errorf("a direct connection: %v", err)
 	}
@@ -50,20 +57,20 @@ func TestSettingsBehindAPooler(t *testing.T) {
 		return fmt.Sprintf(`ALTER ROLE %q SET %s = '%s'`, role, name, value)
 	}
 	all := []string{
-		statement("enable_seqscan", "off"), statement("idle_in_transaction_session_timeout", "10s"), statement("jit", "off"),
+		statement("default_transaction_isolation", "read committed"), statement("enable_seqscan", "off"), statement("idle_in_transaction_session_timeout", "10s"), statement("jit", "off"),
 		statement("lock_timeout", "2s"), statement("statement_timeout", "5s"),
 	}
 	wantMissing(pool, all...)
-	wantMissing(ours, append(all[:4:4], statement("statement_timeout", "1234"))...)
+	wantMissing(ours, append(all[:5:5], statement("statement_timeout", "1234"))...)
 	if diff := cmp.Diff(all, postgres.RoleSettings(role)); diff != "" {
 		t.Errorf("the settings of a role (-want +got):\n%s", diff)
 	}
-	for _, sql := range all[:4] {
+	for _, sql := range all[:5] {
 		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantMissing(pool, all[4])
+	wantMissing(pool, all[5])
 	if _, err := database.Pool.Exec(t.Context(), statement("statement_timeout", "5000ms")); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +90,7 @@ func TestSettingsOfCitus(t *testing.T) {
 	// The table of the distributed tables is enough to look like Citus. On Citus, pgtest
 	// gives its databases the settings.
 	name := pgx.Identifier{database.Pool.Config().ConnConfig.Database}.Sanitize()
-	for _, sql := range []string{"CREATE TABLE pg_dist_partition ()", "ALTER DATABASE " + name + " RESET ALL"} {
+	for _, sql := range []string{"CREATE TABLE pg_dist_partition ()", "ALTER DATABASE " + name + " RESET ALL", repeatableRead} {
 		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
