@@ -1114,8 +1114,8 @@ func (p *petstore) slowReader(target string) net.Conn {
 }
 
 // TestSlowReaders checks that clients that do not read their large pages use up the
-// share of their own account only, also for a large recorded request. The share is free again
-// when they are gone.
+// share of their own account only. A large recorded request needs a part of it too. The share
+// is free again when they are gone.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	const most = 50 // more than the share allows

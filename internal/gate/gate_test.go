@@ -36,9 +36,15 @@ func (l lines) Write(text []byte) (int, error) {
 	return len(text), err
 }
 
-// get sends a request to a gate whose only operation has a handler. It returns the response, its
-// body and the log line.
-func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) (resp *http.Response, body string, line logLine) {
+// response is a response with the log line of its request.
+type response struct {
+	status           int
+	retryAfter, body string
+	line             logLine
+}
+
+// get sends a request to a gate whose only operation has a handler.
+func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) response {
 	t.Helper()
 	pool, err := postgres.Open(t.Context(), pgtest.New(t).URL, 2)
 	if err != nil {
@@ -74,13 +80,13 @@ func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) (resp *http.
 		t.Fatal(err)
 	}
 	request.Header.Set("Authorization", "Bearer "+secret.Reveal())
-	resp, err = listening.Client().Do(request)
+	resp, err := listening.Client().Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body) // a panic cuts it off
-	return resp, string(text), <-log
+	return response{resp.StatusCode, resp.Header.Get("Retry-After"), string(text), <-log}
 }
 
 // TestNoSecondWait: if a request loses its connection to the database after it has waited, its client
@@ -88,14 +94,14 @@ func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) (resp *http.
 func TestNoSecondWait(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	resp, body, line := get(t, func(g *gate.Gate, c *gin.Context) error {
+	got := get(t, func(g *gate.Gate, c *gin.Context) error {
 		calls++
 		return g.Await(c, gate.Watched{}, time.Minute, gate.Seen{More: true}, func(context.Context) (gate.Seen, error) {
 			return gate.Seen{}, &pgconn.PgError{Code: "08006", Message: "lost"}
 		})
 	})
-	if calls != 1 || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(line.Error, "lost") {
-		t.Errorf("%d calls, %s %v %s, logged as %+v", calls, resp.Status, resp.Header, body, line)
+	if calls != 1 || got.status != http.StatusServiceUnavailable || got.retryAfter == "" || !strings.Contains(got.line.Error, "lost") {
+		t.Errorf("%d calls, and the response is %+v", calls, got)
 	}
 }
 
@@ -112,13 +118,13 @@ func TestBugsInStreams(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, body, line := get(t, func(g *gate.Gate, c *gin.Context) error {
+			got := get(t, func(g *gate.Gate, c *gin.Context) error {
 				return g.Stream(c, gate.Watched{}, gate.Part{Text: "data: first\n\n", More: true}, func(context.Context) (gate.Part, error) {
 					return gate.Part{}, test.read()
 				})
 			})
-			if !strings.Contains(body, "data: first") || line.Level != test.want.Level || !strings.Contains(line.Error, test.want.Error) || (line.Error == "") != (test.want.Error == "") {
-				t.Errorf("the stream %q is logged as %+v", body, line)
+			if line := got.line; !strings.Contains(got.body, "data: first") || line.Level != test.want.Level || !strings.Contains(line.Error, test.want.Error) || (line.Error == "") != (test.want.Error == "") {
+				t.Errorf("the response is %+v", got)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ const (
 )
 
 // Prefers reports whether a request prefers a media type to JSON. If Accept gives both the same
-// weight, it must name the type, at least by a range such as text/*, and no less precisely than JSON.
+// weight, it must name the type, at least by text/*, and no less precisely than JSON.
 func Prefers(header http.Header, mediaType string) bool {
 	wanted, json := httpjson.QualityOf(header, mediaType), httpjson.QualityOf(header, httpjson.ContentType)
 	if wanted.Weight != json.Weight {
