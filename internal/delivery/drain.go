@@ -121,9 +121,10 @@ func (d *drain) batch() int32 {
 	for other := range d.leases {
 		left -= other.page
 	}
-	share := min(max(bodies/len(d.leases), fastBatch), maxBatch)
-	d.page = max(min(share, left), slowBatch)
-	return int32(d.page)
+	share := max(bodies/len(d.leases), fastBatch)
+	size := min(max(min(share, left), slowBatch), maxBatch)
+	d.page = size
+	return int32(size)
 }
 
 // began notes that a page was read, which can be shorter than it might be. The first one begins
