@@ -10,22 +10,6 @@ import (
 	"time"
 )
 
-const aPIKeyCountLive = `-- name: APIKeyCountLive :one
-SELECT count(*)
-FROM api_keys
-WHERE account_id = $1
-  AND revoked_at IS NULL
-  AND (expires_at IS NULL OR expires_at > now())
-`
-
-// Counts the keys of an account that are neither revoked nor expired.
-func (q *Queries) APIKeyCountLive(ctx context.Context, accountID int64) (int64, error) {
-	row := q.db.QueryRow(ctx, aPIKeyCountLive, accountID)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const aPIKeyCountRecent = `-- name: APIKeyCountRecent :one
 SELECT count(*)
 FROM api_keys
@@ -39,6 +23,26 @@ func (q *Queries) APIKeyCountRecent(ctx context.Context, accountID int64) (int64
 	var count int64
 	err := row.Scan(&count)
 	return count, err
+}
+
+const aPIKeyCountStored = `-- name: APIKeyCountStored :one
+SELECT count(*) AS stored,
+       count(*) FILTER (WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())) AS live
+FROM api_keys
+WHERE account_id = $1
+`
+
+type APIKeyCountStoredRow struct {
+	Stored int64
+	Live   int64
+}
+
+// Counts the keys of an account, and those of them that are neither revoked nor expired.
+func (q *Queries) APIKeyCountStored(ctx context.Context, accountID int64) (APIKeyCountStoredRow, error) {
+	row := q.db.QueryRow(ctx, aPIKeyCountStored, accountID)
+	var i APIKeyCountStoredRow
+	err := row.Scan(&i.Stored, &i.Live)
+	return i, err
 }
 
 const aPIKeyCreate = `-- name: APIKeyCreate :one
@@ -664,6 +668,82 @@ func (q *Queries) APIKeyRotate(ctx context.Context, arg APIKeyRotateParams) (API
 		&i.Notified,
 	)
 	return i, err
+}
+
+const aPIKeyUsesForget = `-- name: APIKeyUsesForget :exec
+DELETE FROM api_key_uses
+WHERE account_id = $1
+  AND api_key_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
+`
+
+type APIKeyUsesForgetParams struct {
+	AccountID int64
+	Ids       []int64
+}
+
+func (q *Queries) APIKeyUsesForget(ctx context.Context, arg APIKeyUsesForgetParams) error {
+	_, err := q.db.Exec(ctx, aPIKeyUsesForget, arg.AccountID, arg.Ids)
+	return err
+}
+
+const aPIKeysForget = `-- name: APIKeysForget :execrows
+DELETE FROM api_keys
+WHERE account_id = $1
+  AND id = ANY (ARRAY(SELECT unnest($2::bigint[])))
+`
+
+type APIKeysForgetParams struct {
+	AccountID int64
+	Ids       []int64
+}
+
+// Deletes keys without stored responses. [APIKeyUsesForget] comes first.
+func (q *Queries) APIKeysForget(ctx context.Context, arg APIKeysForgetParams) (int64, error) {
+	result, err := q.db.Exec(ctx, aPIKeysForget, arg.AccountID, arg.Ids)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const aPIKeysToForget = `-- name: APIKeysToForget :many
+SELECT account_id, id
+FROM api_keys
+WHERE revoked_at <= now() - interval '30 days'
+  AND id > $1
+ORDER BY id
+LIMIT $2
+`
+
+type APIKeysToForgetParams struct {
+	AfterID  int64
+	PageSize int32
+}
+
+type APIKeysToForgetRow struct {
+	AccountID int64
+	ID        int64
+}
+
+// Returns keys of all accounts that the API does not show any more.
+func (q *Queries) APIKeysToForget(ctx context.Context, arg APIKeysToForgetParams) ([]APIKeysToForgetRow, error) {
+	rows, err := q.db.Query(ctx, aPIKeysToForget, arg.AfterID, arg.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []APIKeysToForgetRow{}
+	for rows.Next() {
+		var i APIKeysToForgetRow
+		if err := rows.Scan(&i.AccountID, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const keysLock = `-- name: KeysLock :exec

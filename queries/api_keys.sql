@@ -9,13 +9,12 @@ SELECT pg_advisory_xact_lock(hashtextextended('keys', @account_id::bigint))
 FROM account_state
 WHERE account_id = @account_id;
 
--- name: APIKeyCountLive :one
--- Counts the keys of an account that are neither revoked nor expired.
-SELECT count(*)
+-- name: APIKeyCountStored :one
+-- Counts the keys of an account, and those of them that are neither revoked nor expired.
+SELECT count(*) AS stored,
+       count(*) FILTER (WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())) AS live
 FROM api_keys
-WHERE account_id = @account_id
-  AND revoked_at IS NULL
-  AND (expires_at IS NULL OR expires_at > now());
+WHERE account_id = @account_id;
 
 -- name: APIKeyLookUp :many
 -- Returns the keys whose current or previous secret has one of the hashes, at most
@@ -85,6 +84,26 @@ SELECT count(*)
 FROM api_keys
 WHERE account_id = @account_id
   AND (revoked_at IS NULL OR revoked_at > now() - interval '30 days');
+
+-- name: APIKeysToForget :many
+-- Returns keys of all accounts that the API does not show any more.
+SELECT account_id, id
+FROM api_keys
+WHERE revoked_at <= now() - interval '30 days'
+  AND id > @after_id
+ORDER BY id
+LIMIT @page_size;
+
+-- name: APIKeyUsesForget :exec
+DELETE FROM api_key_uses
+WHERE account_id = @account_id
+  AND api_key_id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
+
+-- name: APIKeysForget :execrows
+-- Deletes keys without stored responses. [APIKeyUsesForget] comes first.
+DELETE FROM api_keys
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
 -- name: APIKeyFind :many
 -- Finds keys by id or by prefix, of one account or of all. Several keys can share a

@@ -52,7 +52,7 @@ var (
 	errSandboxFull      = &httpjson.Error{Status: 409, Code: "sandbox_full", Message: "The sandbox has 10,000 resources of this kind, which is the maximum. Reset the sandbox or delete some."}
 
 	errNotASandbox    = &httpjson.Error{Status: 409, Code: "not_a_sandbox", Message: "Your API key is not one of a sandbox. Send the id of a sandbox instead of current, or use a key of a sandbox."}
-	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, which is the maximum. Revoke one first."}
+	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, or 10,000 in its list, which is the maximum. Revoke one first, or rotate one."}
 
 	errTooManyWebhooks   = &httpjson.Error{Status: 409, Code: "too_many_webhooks", Message: "Your account has 20 webhooks, which is the maximum. Delete one first."}
 	errTooManyDeliveries = &httpjson.Error{Status: 409, Code: "too_many_deliveries", Message: "Your account has too many pending deliveries. Wait until its webhooks have accepted some."}
@@ -122,7 +122,7 @@ var errorReference = describe(
 		{errBuiltInSample, "Keep the sample. Every account has it."},
 		{errSandboxFull, "Reset the sandbox with `POST /sandboxes/{sandboxId}/reset`, or delete resources that you do not need. A sandbox holds at most 10,000 pets, categories, orders and messages each."},
 		{errNotASandbox, "Send the id of a sandbox, such as `sbx_42`, or use an API key of the sandbox. Only sandboxes can be reset and have faults."},
-		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired."},
+		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired. A revoked key leaves the list after 30 days, so rotate a key instead of replacing it."},
 
 		{errTooManyWebhooks, "List the webhooks with `GET /webhooks`, and delete one that you do not need."},
 		{errTooManyDeliveries, "Wait until your webhooks have accepted some of their deliveries, and replay then. `GET /webhooks/{webhookId}/deliveries?status=pending` lists them. An account may have 100,000 pending deliveries before a replay, and a sandbox 1,000."},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"petstore/internal/auth"
+	"petstore/internal/upkeep"
 )
 
 // TestTooManyAPIKeys checks that an account has at most 100 live keys, also when many
@@ -41,6 +42,25 @@ func TestTooManyAPIKeys(t *testing.T) {
 	p.makeKey("after a revocation", "read")
 	p.post(keysPath, object{"name": "one more", "scope": "read"}).wantError(409, "too_many_api_keys")
 	p.as(p.newKey("another", auth.Admin)).makeKey("of another account", "read")
+}
+
+// TestTooManyStoredKeys checks that an account has at most 10,000 keys, and that those revoked 30
+// days ago make room for others.
+func TestTooManyStoredKeys(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.copy("api_keys", []string{"account_id", "name", "scope", "prefix", "secret_sha256", "revoked_at"}, auth.MaxStored-1, func(i int) []any {
+		hash := auth.NewSecret().Hash()
+		return []any{p.accountID(), fmt.Sprint(i), "read", "petstore_00000000", hash[:], time.Now().Add(-29 * 24 * time.Hour)}
+	})
+	p.post(keysPath, object{"name": "new", "scope": "read"}).wantError(409, "too_many_api_keys")
+	if _, err := p.db.Exec(t.Context(), "UPDATE api_keys SET revoked_at = now() - interval '30 days 00:01' WHERE account_id = $1 AND revoked_at IS NOT NULL", p.accountID()); err != nil {
+		t.Fatal(err)
+	}
+	if err := upkeep.SweepAPIKeys(t.Context(), p.pool); err != nil {
+		t.Fatal(err)
+	}
+	p.makeKey("new", "read")
 }
 
 // TestExpiryBeyondCreator checks that a key expires no later than the key that creates

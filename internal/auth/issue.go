@@ -12,8 +12,11 @@ import (
 	"petstore/db"
 )
 
-// MaxKeys is the maximum number of live keys of an account.
-const MaxKeys = 100
+// The maximum number of keys of an account.
+const (
+	MaxKeys   = 100    // live
+	MaxStored = 10_000 // with expired ones, and those that were revoked in the last 30 days
+)
 
 // MaxGrace is the maximum time for which a replaced secret keeps working.
 const MaxGrace = 24 * time.Hour
@@ -25,8 +28,8 @@ var ErrNoKey = errors.New("auth: no such API key")
 // Without it, nobody could manage the account's keys through the API.
 var ErrLastAdminKey = errors.New("auth: last live admin key of the account")
 
-// ErrTooManyKeys means that the account has [MaxKeys] live keys.
-var ErrTooManyKeys = errors.New("auth: too many live keys of the account")
+// ErrTooManyKeys means that the account has [MaxKeys] live keys, or [MaxStored] keys.
+var ErrTooManyKeys = errors.New("auth: too many keys of the account")
 
 // NewKey describes an API key to create.
 type NewKey struct {
@@ -43,11 +46,11 @@ func Issue(ctx context.Context, queries *db.Queries, key NewKey) (db.APIKeyCreat
 	if err := queries.KeysLock(ctx, key.AccountID); err != nil {
 		return db.APIKeyCreateRow{}, Secret{}, fmt.Errorf("auth: counting the keys: %w", err)
 	}
-	live, err := queries.APIKeyCountLive(ctx, key.AccountID)
+	keys, err := queries.APIKeyCountStored(ctx, key.AccountID)
 	if err != nil {
 		return db.APIKeyCreateRow{}, Secret{}, fmt.Errorf("auth: counting the keys: %w", err)
 	}
-	if live >= MaxKeys {
+	if keys.Live >= MaxKeys || keys.Stored >= MaxStored {
 		return db.APIKeyCreateRow{}, Secret{}, ErrTooManyKeys
 	}
 	secret := NewSecret()

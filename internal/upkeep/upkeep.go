@@ -6,6 +6,7 @@ package upkeep
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -39,6 +40,10 @@ func Tasks(database *postgres.DB, vault *webhook.Vault) []Task {
 		{
 			Name: "sweep idempotency keys", Every: 10 * time.Minute,
 			Run: func(ctx context.Context) error { return SweepIdempotencyKeys(ctx, database) },
+		},
+		{
+			Name: "sweep revoked keys", Every: 24 * time.Hour, Again: time.Hour,
+			Run: func(ctx context.Context) error { return SweepAPIKeys(ctx, database) },
 		},
 		{
 			Name: "sweep accounts", Every: time.Minute,
@@ -93,7 +98,7 @@ func schemaFits(ctx context.Context, database *postgres.DB) bool {
 	return err != nil || fit == postgres.SchemaFits
 }
 
-// keysPerBatch is the maximum number of stored responses that one transaction deletes.
+// keysPerBatch is the maximum number of stored responses, or of API keys, that one transaction deletes.
 const keysPerBatch = 1000
 
 // SweepIdempotencyKeys deletes the stored responses that have expired, in batches, unless
@@ -110,6 +115,36 @@ func SweepIdempotencyKeys(ctx context.Context, database *postgres.DB) error {
 		})
 		if err != nil || swept < keysPerBatch {
 			return err
+		}
+	}
+}
+
+// SweepAPIKeys deletes the keys that were revoked more than 30 days ago, in batches. It leaves out
+// accounts of which another process deletes rows. The error comes from the database.
+func SweepAPIKeys(ctx context.Context, database *postgres.DB) error {
+	for last := int64(0); ; {
+		keys, err := db.New(database).APIKeysToForget(ctx, db.APIKeysToForgetParams{AfterID: last, PageSize: keysPerBatch})
+		if err != nil {
+			return err
+		}
+		ids := map[int64][]int64{} // of keys, by account
+		for _, key := range keys {
+			last = key.ID
+			ids[key.AccountID] = append(ids[key.AccountID], key.ID)
+		}
+		for id, revoked := range ids {
+			_, err := account.SweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
+				if err := queries.APIKeyUsesForget(ctx, db.APIKeyUsesForgetParams{AccountID: id, Ids: revoked}); err != nil {
+					return 0, err
+				}
+				return queries.APIKeysForget(ctx, db.APIKeysForgetParams{AccountID: id, Ids: revoked})
+			})
+			if err != nil && !errors.Is(err, account.ErrBusy) {
+				return err
+			}
+		}
+		if len(keys) < keysPerBatch {
+			return nil
 		}
 	}
 }

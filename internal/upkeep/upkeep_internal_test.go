@@ -106,3 +106,39 @@ func TestTasks(t *testing.T) {
 		}
 	}
 }
+
+// TestSweepAPIKeys: keys that were revoked more than 30 days ago end with their uses, and others stay.
+func TestSweepAPIKeys(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := database.Pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two')")
+	exec("INSERT INTO account_state (account_id) VALUES (1), (2)")
+	for _, keys := range []struct {
+		name             string
+		number           int
+		expired, revoked any // how long ago; nil: never
+	}{
+		{"old", keysPerBatch + 1, nil, "31 days"},
+		{"live", 1, nil, nil},
+		{"expired", 1, "31 days", nil},
+		{"recent", 1, "31 days", "29 days"},
+	} {
+		exec(`INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at, revoked_at)
+			SELECT 1 + n % 2, $1, 'read', '', sha256(($1 || n)::bytea), now() - $3::interval, now() - $4::interval
+			FROM generate_series(1, $2::int) AS n`, keys.name, keys.number, keys.expired, keys.revoked)
+	}
+	exec("INSERT INTO api_key_uses SELECT account_id, id, now() FROM api_keys")
+	if err := SweepAPIKeys(t.Context(), open(t, database)); err != nil {
+		t.Fatal(err)
+	}
+	var kept string
+	if err := database.Pool.QueryRow(t.Context(), "SELECT string_agg(name, ' ' ORDER BY id) FROM api_keys JOIN api_key_uses ON api_key_id = id").Scan(&kept); err != nil || kept != "live expired recent" {
+		t.Errorf("keys after the sweep: %.100s, %v", kept, err)
+	}
+}
