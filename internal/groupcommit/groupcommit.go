@@ -41,9 +41,9 @@
 //
 // Every transaction takes its locks in one order: the store of a sandbox, keys,
 // categories by id, pets by account and id, feeds. A group skips the pets and categories that
-// others hold, and no transaction waits for a key. So transactions that wait for each other are
-// rare: two that give categories the same name. PostgreSQL then ends one of them, which runs
-// again.
+// others hold, and no transaction waits for a key. So few transactions wait for each other: two
+// that give categories the same name, and a group and a sweep that delete expired responses.
+// PostgreSQL then ends one of them, which runs again.
 //
 // These are likely to wait, so they take a place of their payer ([admission.Locks]): writes that
 // have left their group, and the own groups of a store whose feed was held or that had a
