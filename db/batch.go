@@ -17,57 +17,6 @@ var (
 	ErrBatchAlreadyClosed = errors.New("batch already closed")
 )
 
-const categoriesDelete = `-- name: CategoriesDelete :batchexec
-DELETE FROM categories
-WHERE account_id = $1
-  AND id = ANY (ARRAY(SELECT unnest($2::bigint[])))
-`
-
-type CategoriesDeleteBatchResults struct {
-	br     pgx.BatchResults
-	tot    int
-	closed bool
-}
-
-type CategoriesDeleteParams struct {
-	AccountID int64
-	Ids       []int64
-}
-
-func (q *Queries) CategoriesDelete(ctx context.Context, arg []CategoriesDeleteParams) *CategoriesDeleteBatchResults {
-	batch := &pgx.Batch{}
-	for _, a := range arg {
-		vals := []interface{}{
-			a.AccountID,
-			a.Ids,
-		}
-		batch.Queue(categoriesDelete, vals...)
-	}
-	br := q.db.SendBatch(ctx, batch)
-	return &CategoriesDeleteBatchResults{br, len(arg), false}
-}
-
-func (b *CategoriesDeleteBatchResults) Exec(f func(int, error)) {
-	defer b.br.Close()
-	for t := 0; t < b.tot; t++ {
-		if b.closed {
-			if f != nil {
-				f(t, ErrBatchAlreadyClosed)
-			}
-			continue
-		}
-		_, err := b.br.Exec()
-		if f != nil {
-			f(t, err)
-		}
-	}
-}
-
-func (b *CategoriesDeleteBatchResults) Close() error {
-	b.closed = true
-	return b.br.Close()
-}
-
 const categoriesLock = `-- name: CategoriesLock :batchmany
 SELECT account_id, id, name, name_key, description
 FROM categories
@@ -265,6 +214,57 @@ func (b *CategoriesWithPetsBatchResults) Query(f func(int, []int64, error)) {
 }
 
 func (b *CategoriesWithPetsBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const categoryDelete = `-- name: CategoryDelete :batchexec
+DELETE FROM categories
+WHERE account_id = $1
+  AND id = $2
+`
+
+type CategoryDeleteBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type CategoryDeleteParams struct {
+	AccountID int64
+	ID        int64
+}
+
+func (q *Queries) CategoryDelete(ctx context.Context, arg []CategoryDeleteParams) *CategoryDeleteBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.AccountID,
+			a.ID,
+		}
+		batch.Queue(categoryDelete, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &CategoryDeleteBatchResults{br, len(arg), false}
+}
+
+func (b *CategoryDeleteBatchResults) Exec(f func(int, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		if b.closed {
+			if f != nil {
+				f(t, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		_, err := b.br.Exec()
+		if f != nil {
+			f(t, err)
+		}
+	}
+}
+
+func (b *CategoryDeleteBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }
@@ -1199,6 +1199,57 @@ func (b *OrdersWriteBatchResults) Close() error {
 	return b.br.Close()
 }
 
+const petDelete = `-- name: PetDelete :batchexec
+DELETE FROM pets
+WHERE account_id = $1
+  AND id = $2
+`
+
+type PetDeleteBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type PetDeleteParams struct {
+	AccountID int64
+	ID        int64
+}
+
+func (q *Queries) PetDelete(ctx context.Context, arg []PetDeleteParams) *PetDeleteBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.AccountID,
+			a.ID,
+		}
+		batch.Queue(petDelete, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &PetDeleteBatchResults{br, len(arg), false}
+}
+
+func (b *PetDeleteBatchResults) Exec(f func(int, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		if b.closed {
+			if f != nil {
+				f(t, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		_, err := b.br.Exec()
+		if f != nil {
+			f(t, err)
+		}
+	}
+}
+
+func (b *PetDeleteBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
 const petGetMany = `-- name: PetGetMany :batchmany
 SELECT account_id, id, category_id, name, name_key, status
 FROM pets
@@ -1388,57 +1439,6 @@ func (b *PetListBatchResults) Query(f func(int, []PetListRow, error)) {
 }
 
 func (b *PetListBatchResults) Close() error {
-	b.closed = true
-	return b.br.Close()
-}
-
-const petsDelete = `-- name: PetsDelete :batchexec
-DELETE FROM pets
-WHERE account_id = $1
-  AND id = ANY (ARRAY(SELECT unnest($2::bigint[])))
-`
-
-type PetsDeleteBatchResults struct {
-	br     pgx.BatchResults
-	tot    int
-	closed bool
-}
-
-type PetsDeleteParams struct {
-	AccountID int64
-	Ids       []int64
-}
-
-func (q *Queries) PetsDelete(ctx context.Context, arg []PetsDeleteParams) *PetsDeleteBatchResults {
-	batch := &pgx.Batch{}
-	for _, a := range arg {
-		vals := []interface{}{
-			a.AccountID,
-			a.Ids,
-		}
-		batch.Queue(petsDelete, vals...)
-	}
-	br := q.db.SendBatch(ctx, batch)
-	return &PetsDeleteBatchResults{br, len(arg), false}
-}
-
-func (b *PetsDeleteBatchResults) Exec(f func(int, error)) {
-	defer b.br.Close()
-	for t := 0; t < b.tot; t++ {
-		if b.closed {
-			if f != nil {
-				f(t, ErrBatchAlreadyClosed)
-			}
-			continue
-		}
-		_, err := b.br.Exec()
-		if f != nil {
-			f(t, err)
-		}
-	}
-}
-
-func (b *PetsDeleteBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }
@@ -2174,7 +2174,7 @@ func (b *StatementsLimitBatchResults) Close() error {
 const stockDelete = `-- name: StockDelete :batchexec
 DELETE FROM inventory
 WHERE account_id = $1
-  AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
+  AND pet_id = $2
 `
 
 type StockDeleteBatchResults struct {
@@ -2185,7 +2185,7 @@ type StockDeleteBatchResults struct {
 
 type StockDeleteParams struct {
 	AccountID int64
-	PetIds    []int64
+	PetID     int64
 }
 
 func (q *Queries) StockDelete(ctx context.Context, arg []StockDeleteParams) *StockDeleteBatchResults {
@@ -2193,7 +2193,7 @@ func (q *Queries) StockDelete(ctx context.Context, arg []StockDeleteParams) *Sto
 	for _, a := range arg {
 		vals := []interface{}{
 			a.AccountID,
-			a.PetIds,
+			a.PetID,
 		}
 		batch.Queue(stockDelete, vals...)
 	}

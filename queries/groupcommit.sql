@@ -233,12 +233,12 @@ LEFT JOIN account_state ON account_state.account_id = @account_id;
 -- name: StockDelete :batchexec
 DELETE FROM inventory
 WHERE account_id = @account_id
-  AND pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])));
+  AND pet_id = @pet_id;
 
--- name: PetsDelete :batchexec
+-- name: PetDelete :batchexec
 DELETE FROM pets
 WHERE account_id = @account_id
-  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
+  AND id = @id;
 
 -- name: CategoryInsert :batchexec
 -- Fails with unique_violation if the name is taken.
@@ -254,10 +254,10 @@ SET name        = @name,
 WHERE account_id = @account_id
   AND id = @id;
 
--- name: CategoriesDelete :batchexec
+-- name: CategoryDelete :batchexec
 DELETE FROM categories
 WHERE account_id = @account_id
-  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
+  AND id = @id;
 
 -- name: MessagesInsert :batchexec
 INSERT INTO messages (account_id, id, message)

@@ -80,11 +80,11 @@ func TestStatementsOfWrites(t *testing.T) {
 			s.SetOrder(o)
 		}), "OrdersWrite"},
 		{"a canceled order", f.closeOrder(one, 3, false), "OrdersDelete StockWrite"},
-		{"a deleted pet", change(Write{Alone: true, Pet: 4}, func(s *State) { s.DeletePet(4) }), "PetsDelete StockDelete"},
+		{"a deleted pet", change(Write{Alone: true, Pet: 4}, func(s *State) { s.DeletePet(4) }), "PetDelete StockDelete"},
 		{"a category", change(Write{Alone: true, Creates: account.Categories}, func(s *State) {
 			s.CreateCategory(db.Category{Name: "Birds", NameKey: "birds"})
 		}), "CategoryInsert"},
-		{"a deleted category", change(Write{Alone: true, Category: 2}, func(s *State) { s.DeleteCategory(2) }), "CategoriesDelete"},
+		{"a deleted category", change(Write{Alone: true, Category: 2}, func(s *State) { s.DeleteCategory(2) }), "CategoryDelete"},
 		{"a message", send("hello"), "MessagesInsert"},
 	} {
 		sent.names = nil

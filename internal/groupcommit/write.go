@@ -38,8 +38,8 @@ func (s *State) writeCategories(ctx context.Context, queries *db.Queries) {
 		c := s.categories.current[id]
 		queries.CategoryWrite(ctx, []db.CategoryWriteParams{{AccountID: s.store.AccountID, ID: c.ID, Name: c.Name, NameKey: c.NameKey, Description: c.Description}})
 	}
-	if deleted := s.categories.deleted; len(deleted) > 0 {
-		queries.CategoriesDelete(ctx, []db.CategoriesDeleteParams{{AccountID: s.store.AccountID, Ids: deleted}})
+	for _, id := range s.categories.deleted {
+		queries.CategoryDelete(ctx, []db.CategoryDeleteParams{{AccountID: s.store.AccountID, ID: id}})
 	}
 }
 
@@ -107,9 +107,9 @@ func (s *State) changedPets() iter.Seq2[*Pet, *Pet] {
 }
 
 func (s *State) deletePets(ctx context.Context, queries *db.Queries) {
-	if deleted := s.pets.deleted; len(deleted) > 0 {
-		queries.StockDelete(ctx, []db.StockDeleteParams{{AccountID: s.store.AccountID, PetIds: deleted}})
-		queries.PetsDelete(ctx, []db.PetsDeleteParams{{AccountID: s.store.AccountID, Ids: deleted}})
+	for _, id := range s.pets.deleted {
+		queries.StockDelete(ctx, []db.StockDeleteParams{{AccountID: s.store.AccountID, PetID: id}})
+		queries.PetDelete(ctx, []db.PetDeleteParams{{AccountID: s.store.AccountID, ID: id}})
 	}
 }
 
