@@ -24,6 +24,7 @@ import (
 	"petstore/internal/postgres"
 	"petstore/internal/seed"
 	"petstore/internal/selfsigned"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -31,7 +32,8 @@ const (
 	devDatabase = "petstore"
 	devAccount  = "demo"
 
-	devStopTimeout = 30 * time.Second
+	// endTime is the longest time between the last connection to a server that ends, and its end.
+	endTime = 5 * time.Second
 )
 
 func (p *program) devCommand() *cobra.Command {
@@ -93,15 +95,15 @@ func (p *program) dev(ctx context.Context, c config, open, https bool) (err erro
 	defer cancel(nil)
 	own := c.DatabaseURL == ""
 	if own {
-		cluster, err := p.startCluster(ctx, c)
-		if err != nil {
-			return err
+		cluster, failed := p.startCluster(ctx, c)
+		if failed != nil {
+			return failed
 		}
-		defer func() { err = errors.Join(err, stopCluster(ctx, cluster)) }()
+		defer func() { err = errors.Join(whyEnded(ctx, err), cluster.Stop(context.WithoutCancel(ctx))) }()
 		go func() {
 			select {
 			case <-cluster.Done():
-				cancel(fmt.Errorf("PostgreSQL ended by itself: %w", cluster.Err()))
+				cancel(cluster.Err())
 			case <-ctx.Done():
 			}
 		}()
@@ -132,8 +134,15 @@ func (p *program) dev(ctx context.Context, c config, open, https bool) (err erro
 	if open {
 		openReference(ctx, server.URL+docs.HomePath, log)
 	}
-	err = serve(ctx, c, log, public, admin)
-	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+	return serve(ctx, c, log, public, admin)
+}
+
+// whyEnded returns the cause of ctx if PostgreSQL has ended by itself, or else the error of dev.
+func whyEnded(ctx context.Context, err error) error {
+	if postgres.ConnectionLost(err) {
+		sleep.For(ctx, endTime)
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return err
@@ -187,6 +196,9 @@ func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster,
 		return nil, err
 	}
 	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir})
+	if err != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if inUse, ok := errors.AsType[*localpg.InUseError](err); ok {
 		return nil, fmt.Errorf("another petstore dev runs in this folder (%w); stop it first", inUse)
 	}
@@ -195,15 +207,9 @@ func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster,
 	}
 	fmt.Fprintf(p.stdout, "Database: %s, its data in %s\n", binaries, filepath.Join(devDir, "postgres"))
 	if err := cluster.EnsureDatabase(ctx, devDatabase); err != nil {
-		return nil, errors.Join(err, stopCluster(ctx, cluster))
+		return nil, errors.Join(err, cluster.Stop(context.WithoutCancel(ctx)))
 	}
 	return cluster, nil
-}
-
-func stopCluster(ctx context.Context, cluster *localpg.Cluster) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), devStopTimeout)
-	defer cancel()
-	return cluster.Stop(ctx)
 }
 
 // prepareDevDatabase migrates the database, loads sample data if it is empty, and

@@ -373,9 +373,20 @@ func TestDevSentences(t *testing.T) {
 			want: "cannot open it: set PETSTORE_PG_BIN to the folder with initdb and postgres of PostgreSQL 9, or move",
 		},
 		"a database without templates": {
-			prepare: func(dir string) error { return dropTemplate(t.Context(), filepath.Join(dir, devDir, "postgres")) },
+			prepare: func(dir string) error {
+				return makeCluster(t.Context(), dir, "postgres", "UPDATE pg_database SET datistemplate = false WHERE datname = 'template1'", "DROP DATABASE template1")
+			},
 			environ: []string{"PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN")},
 			want:    `template database "template1" does not exist`,
+		},
+		"a database that ends during a migration": {
+			prepare: func(dir string) error {
+				return makeCluster(t.Context(), dir, "template1", `CREATE FUNCTION stop() RETURNS event_trigger LANGUAGE plpgsql AS $$
+					BEGIN COPY (SELECT) TO PROGRAM 'trap : TERM; kill -INT $(head -1 postmaster.pid)'; PERFORM pg_sleep(100); END $$`,
+					"CREATE EVENT TRIGGER stop ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION stop()")
+			},
+			environ: []string{"PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN")},
+			want:    "petstore: postgres ended by itself: exit status ",
 		},
 		"no server binaries": {
 			environ: []string{"PETSTORE_PG_BIN=/nowhere"},
@@ -410,24 +421,50 @@ func TestDevSentences(t *testing.T) {
 	}
 }
 
-// dropTemplate makes a cluster in which no database can be created.
-func dropTemplate(ctx context.Context, dir string) error {
+// TestInterruptedDev: Ctrl-C ends dev while it makes its database.
+func TestInterruptedDev(t *testing.T) {
+	t.Parallel()
+	dir := pgtest.Dir(t)
+	const script = "#!/bin/sh\ncase $1 in --version) echo 'initdb (PostgreSQL) 17.5'; exit;; esac\ncd \"$2\" && mkfifo forever && read line <forever\n"
+	for _, name := range []string{"initdb", "postgres"} {
+		syscall.ForkLock.RLock() // a program that is open for writing, also in another process, does not run
+		err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := begin(t, dir, []string{"PETSTORE_PG_BIN=" + dir}, "dev")
+	eventually(t, "initdb runs", func() bool {
+		_, err := os.Stat(filepath.Join(dir, devDir, "postgres", "data.new", "forever"))
+		return err == nil
+	})
+	if code := p.end(os.Interrupt); code != exitFailure {
+		t.Errorf("exit code %d", code)
+	}
+	if line := p.expect("petstore: "); line != "petstore: interrupted" {
+		t.Errorf("it printed %q", line)
+	}
+}
+
+// makeCluster makes the cluster of dev in a folder, and runs statements in a database of it.
+func makeCluster(ctx context.Context, dir, name string, statements ...string) error {
 	binaries, err := localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), io.Discard)
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(filepath.Dir(dir), localpg.DirMode()); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, devDir), localpg.DirMode()); err != nil {
 		return err
 	}
-	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir})
+	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: filepath.Join(dir, devDir, "postgres")})
 	if err != nil {
 		return err
 	}
-	database, err := pgx.Connect(ctx, cluster.URL("postgres"))
+	database, err := pgx.Connect(ctx, cluster.URL(name))
 	if err == nil {
-		_, err = database.Exec(ctx, "UPDATE pg_database SET datistemplate = false WHERE datname = 'template1'")
-		if err == nil {
-			_, err = database.Exec(ctx, "DROP DATABASE template1")
+		for _, statement := range statements {
+			_, failed := database.Exec(ctx, statement)
+			err = errors.Join(err, failed)
 		}
 		err = errors.Join(err, database.Close(ctx))
 	}
