@@ -103,6 +103,7 @@ func (s *Server) listInventory(c *gin.Context) error {
 		count: func(ctx context.Context) (int64, error) {
 			return s.countInventory(ctx, p.account, statuses, low)
 		},
+		inVain:   low != nil && (!*low || len(statuses) > 0), // inventory_low_idx has low entries of any status
 		item:     func(item inventoryItem) inventoryItem { return item },
 		cursorOf: func(item inventoryItem) httpjson.Position { return httpjson.Position{ID: item.PetID} },
 	})

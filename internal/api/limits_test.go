@@ -855,6 +855,12 @@ func TestBodyTooSlow(t *testing.T) {
 	}
 }
 
+// listsInVain are lists that may read all rows of a filter and find none that match another.
+var listsInVain = []string{
+	"/store/orders?petId=1&complete=false", "/store/orders?petId=1&complete=true", "/store/orders?petId=1&shipDateTo=2026-01-01T00:00:00Z",
+	"/store/inventory?low=true&status=sold", "/store/inventory?low=false&status=sold", "/store/inventory?low=false",
+}
+
 // TestExpensiveRequests checks that exact counts, the summary, the creation and reset
 // of a sandbox and a new sample cost ten requests each. An account can run one count or summary at a time.
 func TestExpensiveRequests(t *testing.T) {
@@ -872,6 +878,14 @@ func TestExpensiveRequests(t *testing.T) {
 	}
 	limited.do("HEAD", "/pets", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=2;t=10`)
 	clock.move(time.Minute)
+	for _, target := range listsInVain {
+		limited.get(target).want(200)
+		limited.get("/pets").want(200).wantLimit(policy, `"key";r=1;t=11`)
+		clock.move(time.Minute)
+		limited.do("GET", target, nil, "Prefer", "count=exact").want(200)
+		limited.get("/pets").want(200).wantLimit(policy, `"key";r=1;t=11`)
+		clock.move(time.Minute)
+	}
 	limited.get("/store/inventory/summary").want(200).wantLimit(policy, `"key";r=2;t=10`)
 	clock.move(time.Minute)
 	limited.do("GET", "/pets/1001", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=11;t=1`)
@@ -899,6 +913,12 @@ func TestExpensiveRequests(t *testing.T) {
 	})
 	defer release()
 	p.do("GET", "/messages", nil, "Prefer", "count=exact").wantRejected(429, "too_many_concurrent_requests")
+	for _, target := range listsInVain {
+		p.get(target).wantRejected(429, "too_many_concurrent_requests")
+	}
+	for _, target := range []string{"/store/orders?petId=1", "/store/orders?complete=true", "/store/orders?shipDateFrom=2026-01-01T00:00:00Z&complete=true"} {
+		p.get(target).want(200)
+	}
 	p.as(third).do("GET", "/messages", nil, "Prefer", "count=exact").wantRejected(503, "unavailable")
 	p.as(third).get("/messages").want(200)
 	summary(third) // waits for its turn

@@ -65,6 +65,7 @@ func (s *Server) listOrders(c *gin.Context) error {
 		count: func(ctx context.Context) (int64, error) {
 			return s.countOrders(ctx, filter)
 		},
+		inVain:   filter.petID != nil && (filter.complete != nil || filter.shipping()), // orders_pet_idx has neither
 		item:     orderFrom,
 		cursorOf: func(row db.Order) httpjson.Position { return orderPosition(row, p) },
 	})

@@ -104,7 +104,10 @@ type list[Row, Item any] struct {
 	// find returns the rows of a page and the row after it, if there is one.
 	find func(context.Context) ([]Row, error)
 	// count counts the rows of all pages.
-	count    func(context.Context) (int64, error)
+	count func(context.Context) (int64, error)
+	// inVain is whether find may read all rows of a filter and find none that match another.
+	// It then counts as an expensive query.
+	inVain   bool
 	item     func(Row) Item
 	cursorOf func(Row) httpjson.Position
 	// fitting returns the number of rows that the page may have at most; nil: all.
@@ -128,8 +131,17 @@ func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, It
 		}
 		total = &count
 	}
+	if l.inVain && !p.counted {
+		s.gate.Limits.Charge(gate.Caller(c), gate.ExpensiveCost-1)
+	}
 	key := fmt.Sprintf("%d %s %s", p.account, l.contentType, p.url.RequestURI())
 	made, err := s.pages.Do(ctx, key, func(ctx context.Context) (gate.Page, error) {
+		if l.inVain {
+			if err := s.gate.Limits.Counts.Take(ctx, p.payer, 1); err != nil {
+				return gate.Page{}, err
+			}
+			defer s.gate.Limits.Counts.Give(p.payer, 1)
+		}
 		return readPage(ctx, s, p, l)
 	})
 	if err != nil {

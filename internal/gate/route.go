@@ -75,16 +75,16 @@ func (r Route) accepted(header http.Header) bool {
 		r.has(Markdown) && Prefers(header, MarkdownType)
 }
 
-// expensiveCost is the number of requests that an expensive one counts as. Exact counts
+// ExpensiveCost is the number of requests that an expensive one counts as. Exact counts
 // and the inventory summary read an index entry for every matching row. For 400,000 rows
 // that takes 0.33 s of CPU time. A new sandbox and a reset load a sample.
-const expensiveCost = 10
+const ExpensiveCost = 10
 
 // cost returns the number of requests that a request counts as in the limits of its key
 // and its account. [Limits.Charge] adds what a handler finds out later.
 func (r Route) cost(request *http.Request) int {
 	if r.has(Expensive) || r.has(Counted) && httpjson.PrefersCount(request.Header) {
-		return expensiveCost
+		return ExpensiveCost
 	}
 	return 1
 }
