@@ -191,7 +191,7 @@ func TestStuckLook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE pg_dist_shard"); err != nil {
 		t.Fatal(err)
 	}

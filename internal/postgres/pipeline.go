@@ -7,8 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"petstore/db"
 )
 
 // Pipeline is a transaction whose statements share round trips. The batch functions
@@ -16,7 +14,7 @@ import (
 // are queued. Read the results in the order of the statements. It implements db.DBTX for
 // batches only. Actions of [TransactThen] only queue statements in it.
 type Pipeline struct {
-	db.DBTX // nil
+	pgx.Tx // nil, for the other methods of db.DBTX
 
 	conn    *connection
 	queued  *pgx.Batch
