@@ -209,12 +209,20 @@ func TestValuesOfVariables(t *testing.T) {
 	}
 }
 
-// TestServeWaits: serve logs that it waits for the database. TestDatabaseSentences has its errors.
+// TestServeWaits: servers log that they wait for the database, and may be stopped then. TestDatabaseSentences
+// has the errors.
 func TestServeWaits(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=postgres://localhost:1/petstore", "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_STARTUP_WAIT=300ms"}
 	if _, stderr, err := execute(t, environ, "serve"); err == nil || !strings.Contains(stderr, "waiting for the database") {
 		t.Errorf("%v, logged:\n%s", err, stderr)
+	}
+	for _, command := range []string{"serve", "worker"} {
+		p := begin(t, emptyDir, environ[:2], command)
+		p.expect("waiting for the database")
+		if code := p.end(syscall.SIGTERM); code != 0 {
+			t.Errorf("petstore %s: exit code %d after SIGTERM", command, code)
+		}
 	}
 }
 

@@ -101,9 +101,17 @@ while the schema does not fit, the server is not ready.`,
 			}
 			log, flush := p.logger(c)
 			defer flush()
-			return serve(cmd.Context(), c, log, public, admin)
+			return unlessStopped(cmd.Context(), serve(cmd.Context(), c, log, public, admin))
 		},
 	}
+}
+
+// unlessStopped returns nil if a signal has ended the start of a server, or else the error.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 // serve serves the API on the public address and the metrics on the admin address,
@@ -395,6 +403,8 @@ func waitForDatabase(ctx context.Context, database *postgres.DB, wait time.Durat
 		switch {
 		case err == nil:
 			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case !postgres.StartingUp(err):
 			return err
 		case !time.Now().Before(deadline):
@@ -404,8 +414,6 @@ func waitForDatabase(ctx context.Context, database *postgres.DB, wait time.Durat
 			log.Info("waiting for the database", "at_most", wait.String(), "error", plain(err))
 			announced = true
 		}
-		if !sleep.For(ctx, startupInterval) {
-			return ctx.Err()
-		}
+		sleep.For(ctx, startupInterval)
 	}
 }

@@ -35,7 +35,7 @@ both may run at the same time.`,
 			}
 			log, flush := p.logger(c)
 			defer flush()
-			return work(cmd.Context(), c, log, admin)
+			return unlessStopped(cmd.Context(), work(cmd.Context(), c, log, admin))
 		},
 	}
 }
