@@ -7,6 +7,7 @@ package db
 
 import (
 	"context"
+	"time"
 )
 
 const awaitStandby = `-- name: AwaitStandby :exec
@@ -25,31 +26,52 @@ func (q *Queries) AwaitStandby(ctx context.Context) error {
 	return err
 }
 
-const idempotencyKeySweep = `-- name: IdempotencyKeySweep :execrows
+const idempotencyKeySweep = `-- name: IdempotencyKeySweep :many
 WITH expired AS MATERIALIZED (
     SELECT account_id, api_key_id, key
     FROM idempotency_keys
-    WHERE created_at <= now() - interval '24 hours'
+    WHERE created_at >= $1::timestamptz
+      AND created_at <= now() - interval '24 hours'
     ORDER BY created_at
-    LIMIT $1
+    LIMIT $2
 )
 DELETE FROM idempotency_keys
 USING expired
 WHERE idempotency_keys.account_id = expired.account_id
   AND idempotency_keys.api_key_id = expired.api_key_id
   AND idempotency_keys.key = expired.key
+RETURNING idempotency_keys.created_at
 `
 
-// Deletes some of the expired responses of all accounts. The transaction must hold the
+type IdempotencyKeySweepParams struct {
+	Oldest    time.Time
+	BatchSize int32
+}
+
+// Deletes some of the expired responses of all accounts, from the oldest on, and returns their
+// times. Pass the latest time to the next batch, which then skips the index entries of the
+// deleted rows. They stay while an old snapshot is open. The transaction must hold the
 // lock of [IdempotencyKeysTryLockSweep]: two sweeps could wait for each other's rows. A
 // sharded cluster cannot skip locked rows of several accounts. The CTE runs once in every
 // plan. A subquery in the WHERE could run again for each row and exceed the batch.
-func (q *Queries) IdempotencyKeySweep(ctx context.Context, batchSize int32) (int64, error) {
-	result, err := q.db.Exec(ctx, idempotencyKeySweep, batchSize)
+func (q *Queries) IdempotencyKeySweep(ctx context.Context, arg IdempotencyKeySweepParams) ([]time.Time, error) {
+	rows, err := q.db.Query(ctx, idempotencyKeySweep, arg.Oldest, arg.BatchSize)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	items := []time.Time{}
+	for rows.Next() {
+		var created_at time.Time
+		if err := rows.Scan(&created_at); err != nil {
+			return nil, err
+		}
+		items = append(items, created_at)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const idempotencyKeysTryLockSweep = `-- name: IdempotencyKeysTryLockSweep :one

@@ -12,15 +12,18 @@ SELECT pg_logical_emit_message(true, 'petstore', '');
 -- Locks the sweep until the transaction ends. Returns false if another process sweeps.
 SELECT pg_try_advisory_xact_lock(hashtextextended('sweep of idempotency keys', 0));
 
--- name: IdempotencyKeySweep :execrows
--- Deletes some of the expired responses of all accounts. The transaction must hold the
+-- name: IdempotencyKeySweep :many
+-- Deletes some of the expired responses of all accounts, from the oldest on, and returns their
+-- times. Pass the latest time to the next batch, which then skips the index entries of the
+-- deleted rows. They stay while an old snapshot is open. The transaction must hold the
 -- lock of [IdempotencyKeysTryLockSweep]: two sweeps could wait for each other's rows. A
 -- sharded cluster cannot skip locked rows of several accounts. The CTE runs once in every
 -- plan. A subquery in the WHERE could run again for each row and exceed the batch.
 WITH expired AS MATERIALIZED (
     SELECT account_id, api_key_id, key
     FROM idempotency_keys
-    WHERE created_at <= now() - interval '24 hours'
+    WHERE created_at >= @oldest::timestamptz
+      AND created_at <= now() - interval '24 hours'
     ORDER BY created_at
     LIMIT @batch_size
 )
@@ -28,4 +31,5 @@ DELETE FROM idempotency_keys
 USING expired
 WHERE idempotency_keys.account_id = expired.account_id
   AND idempotency_keys.api_key_id = expired.api_key_id
-  AND idempotency_keys.key = expired.key;
+  AND idempotency_keys.key = expired.key
+RETURNING idempotency_keys.created_at;

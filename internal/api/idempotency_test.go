@@ -432,10 +432,10 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 
 	t.Run("in batches", func(t *testing.T) {
 		p.expire(25)
-		for _, want := range []int64{10, 10, 5, 0} {
-			swept, err := db.New(p.db).IdempotencyKeySweep(t.Context(), 10)
-			if err != nil || swept != want {
-				t.Errorf("%d were deleted, want %d: %v", swept, want, err)
+		for _, want := range []int{10, 10, 5, 0} {
+			swept, err := db.New(p.db).IdempotencyKeySweep(t.Context(), db.IdempotencyKeySweepParams{BatchSize: 10})
+			if err != nil || len(swept) != want {
+				t.Errorf("%d were deleted, want %d: %v", len(swept), want, err)
 			}
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -104,18 +105,19 @@ const keysPerBatch = 1000
 // SweepIdempotencyKeys deletes the stored responses that have expired, in batches, unless
 // another process does. The error comes from the database.
 func SweepIdempotencyKeys(ctx context.Context, database *postgres.DB) error {
-	for {
-		swept, err := postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+	for oldest := (time.Time{}); ; {
+		swept, err := postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) ([]time.Time, error) {
 			queries := db.New(tx)
 			locked, err := queries.IdempotencyKeysTryLockSweep(ctx)
 			if err != nil || !locked { // another process sweeps
-				return 0, err
+				return nil, err
 			}
-			return queries.IdempotencyKeySweep(ctx, keysPerBatch)
+			return queries.IdempotencyKeySweep(ctx, db.IdempotencyKeySweepParams{Oldest: oldest, BatchSize: keysPerBatch})
 		})
-		if err != nil || swept < keysPerBatch {
+		if err != nil || len(swept) < keysPerBatch {
 			return err
 		}
+		oldest = slices.MaxFunc(swept, time.Time.Compare)
 	}
 }
 

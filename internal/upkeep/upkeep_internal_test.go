@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -15,10 +18,10 @@ import (
 )
 
 // open opens a pool on a database.
-func open(t *testing.T, database *pgtest.Database) *postgres.DB {
+func open(t *testing.T, database *pgtest.Database, tracers ...pgx.QueryTracer) *postgres.DB {
 	t.Helper()
 	const conns = 4
-	pool, err := postgres.Open(t.Context(), database.URL, conns)
+	pool, err := postgres.Open(t.Context(), database.URL, conns, tracers...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,6 +107,53 @@ func TestTasks(t *testing.T) {
 				t.Errorf("%s database, %q: failed %t, %d warnings, want %t and %d", test.name, task.Name, failed, got, test.fails, test.warnings)
 			}
 		}
+	}
+}
+
+// starts collects the times from which batches of the sweep of stored responses begin.
+type starts []time.Time
+
+func (s *starts) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(query.SQL, "IdempotencyKeySweep") {
+		at, _ := query.Args[0].(time.Time)
+		*s = append(*s, at)
+	}
+	return ctx
+}
+
+func (*starts) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestSweepIdempotencyKeys: each batch of a sweep begins where the one before ended. An old
+// snapshot keeps the entries of deleted rows, and reading them again would take long.
+func TestSweepIdempotencyKeys(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	var newest time.Time
+	if err := database.Pool.QueryRow(t.Context(), `
+		WITH account AS (
+			INSERT INTO accounts (name) VALUES ('one') RETURNING id
+		), key AS (
+			INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256) SELECT id, 'x', 'read', '', sha256('') FROM account RETURNING account_id, id
+		), stored AS (
+			INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
+			SELECT account_id, id, n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'
+			FROM key, generate_series(1, 2 * $1) AS n
+			RETURNING created_at
+		)
+		SELECT max(created_at) FROM stored`, keysPerBatch).Scan(&newest); err != nil {
+		t.Fatal(err)
+	}
+	var got starts
+	if err := SweepIdempotencyKeys(t.Context(), open(t, database, &got)); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM idempotency_keys").Scan(&left); err != nil || left > 0 {
+		t.Errorf("%d are left: %v", left, err)
+	}
+	want := starts{{}, newest.Add(-keysPerBatch * time.Second), newest}
+	if !slices.EqualFunc(got, want, time.Time.Equal) {
+		t.Errorf("batches from %v, want %v", got, want)
 	}
 }
 
