@@ -89,7 +89,11 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 	if t.err == nil {
 		t.err = p.printNext(ctx, feed, asJSON)
 	}
-	return errors.Join(t.err, t.clean(ctx))
+	left := t.clean(ctx)
+	if left != nil && ctx.Err() != nil {
+		return fmt.Errorf("interrupted; %w", left)
+	}
+	return errors.Join(t.err, left)
 }
 
 // printNext prints the next event of a feed.

@@ -22,6 +22,8 @@ const (
 	exhaustPause = 100 * time.Millisecond
 	// askAgain is the time after which a retry of a delivery without an attempt is due again.
 	askAgain = time.Second
+	// cleanTimeout is the maximum time to delete a webhook, also after Ctrl-C.
+	cleanTimeout = 5 * time.Second
 )
 
 // object is a JSON object.
@@ -195,5 +197,14 @@ func (t *triggering) clean(ctx context.Context) error {
 	if t.webhook == "" {
 		return nil
 	}
-	return t.do(context.WithoutCancel(ctx), "DELETE", t.webhook, nil, nil)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	defer cancel()
+	err := t.do(limited, "DELETE", t.webhook, nil, nil)
+	if limited.Err() != nil {
+		err = fmt.Errorf("no response from %s within %s", t.url, cleanTimeout)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; the webhook is left, so delete it with `petstore api DELETE %s`", err, t.webhook)
+	}
+	return nil
 }

@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -42,6 +46,33 @@ func TestTrigger(t *testing.T) {
 	_, _, err := execute(t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + owner}, "trigger", "store.reset")
 	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("trigger changes the store, but the API key belongs to the account %q, which is not a sandbox", accountOf(t))) {
 		t.Errorf("trigger in an account: %v", err)
+	}
+}
+
+// TestInterruptedTrigger: Ctrl-C ends trigger although the server does not delete the webhook.
+func TestInterruptedTrigger(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			cancel()
+			<-r.Context().Done()
+			return
+		}
+		httputil.NewSingleHostReverseProxy(server).ServeHTTP(w, r)
+	}))
+	t.Cleanup(proxy.Close)
+	environ := []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}
+	err = run(ctx, []string{"trigger", "message.delivered"}, &program{environ: environ, dir: emptyDir, stdout: io.Discard, stderr: io.Discard})
+	want := "interrupted; no response from " + proxy.URL + " within 5s; the webhook is left, so delete it with `petstore api DELETE /webhooks/"
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("it ends with %v", err)
 	}
 }
 
