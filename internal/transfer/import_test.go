@@ -121,5 +121,35 @@ func TestChangeDuringImport(t *testing.T) {
 	}
 }
 
+// TestKeyInProgress: a row is in doubt if the server goes on handling the request with its key. The next import
+// repeats the request.
+func TestKeyInProgress(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "categories.csv")
+	if err := os.WriteFile(path, []byte("name\nDogs\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	load := func(status int, body string) (transfer.Summary, error) {
+		source, err := transfer.Open(t.Context(), path, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer source.Close()
+		send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
+			keys = append(keys, r.Key)
+			return status, []byte(body), nil
+		}
+		return (&transfer.Import{Source: source, Send: send, Connections: 1}).Run(t.Context())
+	}
+	got, err := load(http.StatusConflict, `{"code":"idempotency_in_progress","message":"Wait."}`)
+	if err == nil || err.Error() != "the server returned 409 idempotency_in_progress: Wait" || got.Failed != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := load(http.StatusCreated, `{"id":1}`); err != nil || got.Imported != 1 || len(keys) != 2 || keys[0] != keys[1] {
+		t.Errorf("again: %+v, %v, with the keys %q", got, err, keys)
+	}
+}
+
 // lineSize is the number of bytes of a line in [TestChangeDuringImport].
 const lineSize = 16 << 10

@@ -53,7 +53,7 @@ func (r *run) send(ctx context.Context, one Request, into any) error {
 	_ = json.Unmarshal(text, &problem) // another server has sent it
 	said := fmt.Sprintf("the server returned %d %s: %s", status, problem.Code, problem.Message)
 	switch {
-	case status >= http.StatusInternalServerError:
+	case status >= http.StatusInternalServerError, problem.Code == "idempotency_in_progress":
 		return fmt.Errorf("%s", strings.TrimSuffix(said, "."))
 	case slices.Contains([]int{400, 404, 409, 413, 422}, status) && problem.Code != "" && problem.Code != "route_not_found" && problem.Code != "sandbox_full":
 		return mistakes(problem.Code, problem.Message, problem.Errors)
