@@ -138,9 +138,9 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 			return err
 		}
 	} else {
-		end := p.showImport(job, began)
+		job.Progress = p.importing(began)
 		summary, err = job.Run(ctx)
-		end()
+		p.status("")
 	}
 	done := summary.Imported + summary.Before
 	if ctx.Err() != nil && !o.dryRun {
@@ -182,33 +182,18 @@ func (c *client) sendRow(ctx context.Context, r transfer.Request) (status int, b
 	return got.StatusCode, got.text, nil
 }
 
-// showImport shows the progress, the rate and the time left in one line of a terminal, until end is
-// called.
-func (p *program) showImport(job *transfer.Import, began time.Time) (end func()) {
-	ticker, ended := time.NewTicker(200*time.Millisecond), make(chan struct{})
-	var group sync.WaitGroup
-	group.Go(func() {
-		for {
-			select {
-			case <-ended:
-				p.status("")
-				return
-			case <-ticker.C:
-				done, total := job.Done(), job.Source.Rows
-				rate := float64(done-job.Skipped()) / time.Since(began).Seconds()
-				text := fmt.Sprintf("importing: %d of %d rows", done, total)
-				if rate > 0 {
-					left := time.Duration(float64(total-done) / rate * float64(time.Second))
-					text += fmt.Sprintf(", %.0f/s, %s left", rate, left.Round(time.Second))
-				}
-				p.status(text)
-			}
+// importing returns a function that shows the progress, the rate and the time left in one line of a terminal.
+func (p *program) importing(began time.Time) func(transfer.Summary) {
+	var shown time.Time
+	return func(s transfer.Summary) {
+		if time.Since(shown) < 200*time.Millisecond {
+			return
 		}
-	})
-	return func() {
-		ticker.Stop()
-		close(ended)
-		group.Wait()
+		shown = time.Now()
+		sent := s.Imported + s.Failed
+		rate := float64(sent) / time.Since(began).Seconds()
+		left := time.Duration(float64(s.Rows-s.Before-sent) / rate * float64(time.Second))
+		p.status(fmt.Sprintf("importing: %d of %d rows, %.0f/s, %s left", s.Before+sent, s.Rows, rate, left.Round(time.Second)))
 	}
 }
 

@@ -117,6 +117,27 @@ func TestSeedShowsProgress(t *testing.T) {
 	}
 }
 
+// TestImportShowsProgress checks that import prints its progress on a terminal, and clears it.
+func TestImportShowsProgress(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	path := s.file("categories.csv", "name\na\n")
+	s.load(path)
+	s.file("categories.csv", "name\na\nb\nc\n")
+	screen, terminal := openTerminal(t)
+	if err := run(t.Context(), []string{"import", path, "--connections", "1"}, &program{environ: s.environ, dir: emptyDir, stdout: io.Discard, stderr: terminal}); err != nil {
+		t.Fatal(err)
+	}
+	const end = "the end"
+	if _, err := terminal.WriteString(end); err != nil {
+		t.Fatal(err)
+	}
+	printed := readUntil(t, screen, end)
+	if !strings.HasPrefix(printed, clearLine+"importing: 2 of 3 rows, ") || !strings.HasSuffix(printed, "s left"+clearLine+end) {
+		t.Errorf("import printed %q on the terminal", printed)
+	}
+}
+
 // readUntil reads what a program prints on a terminal, up to a text.
 func readUntil(t *testing.T, screen *os.File, end string) (printed string) {
 	t.Helper()

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -42,8 +41,8 @@ type Import struct {
 	InDoubt string
 	// Failed gets the mistakes of a row. Calls do not overlap.
 	Failed func(RowErrors)
-
-	done, skipped atomic.Int64 // rows
+	// Progress gets the summary after each row that has ended. Calls do not overlap; nil: nobody needs it.
+	Progress func(Summary)
 }
 
 // Summary counts the rows of a file.
@@ -54,12 +53,6 @@ type Summary struct {
 	Before   int64  `json:"importedBefore"`
 	Failed   int64  `json:"failed"`
 }
-
-// Done returns the number of rows that are done.
-func (i *Import) Done() int64 { return i.done.Load() }
-
-// Skipped returns the number of rows that an earlier import has done.
-func (i *Import) Skipped() int64 { return i.skipped.Load() }
 
 // grace is the time for the responses to requests in progress after an import is interrupted.
 const grace = 10 * time.Second
@@ -87,8 +80,6 @@ type run struct {
 func (i *Import) Run(ctx context.Context) (Summary, error) {
 	r := &run{Import: i, mapped: map[*Resource]map[int64]int64{categories: {}, pets: {}}, categories: map[string]int64{}, refused: map[int64]bool{}}
 	r.summary = Summary{File: i.Source.Name, Rows: i.Source.Rows}
-	i.done.Store(0)
-	i.skipped.Store(0)
 	if err := r.open(ctx); err != nil {
 		return r.summary, err
 	}
@@ -271,9 +262,9 @@ func (r *run) isDone(one *row) bool {
 	id := r.journal.known(one.line)
 	if id != 0 {
 		r.remember(one.resource, one.number("id"), id)
+		r.reporting.Lock()
 		r.summary.Before++
-		r.done.Add(1)
-		r.skipped.Add(1)
+		r.reporting.Unlock()
 	}
 	return id != 0
 }
@@ -319,11 +310,13 @@ func (r *run) handle(ctx context.Context, one *row) {
 		r.reporting.Unlock()
 		err = r.journal.done(one.line, id, hash)
 	}
-	if !r.final {
-		r.done.Add(1)
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		r.stop(err)
+	case !r.final && r.Progress != nil:
+		r.reporting.Lock()
+		r.Progress(r.summary)
+		r.reporting.Unlock()
 	}
 }
 
