@@ -138,7 +138,7 @@ func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 		"its sandbox is locked":           {"", "SELECT pg_advisory_xact_lock(hashtextextended('store', 3))", storeWrite{sandbox, order(1, 1)}, errNotLocked},
 		"its sandbox is being deleted":    {"UPDATE account_state SET closed = true WHERE account_id = 3", "", storeWrite{sandbox, order(1, 1)}, account.ErrClosed},
 		"its sandbox is gone":             {"", "", storeWrite{Store{AccountID: 99, Sandbox: true}, order(1, 1)}, account.ErrClosed},
-		"its sandbox may become full":     {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1), "", storeWrite{sandbox, order(1, 1)}, errNotLocked},
+		"its sandbox may become full":     {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1), "", storeWrite{sandbox, order(1, 1)}, errUncounted},
 		"its sandbox cannot become full":  {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID), "", storeWrite{sandbox, order(1, 1)}, nil},
 		"it creates no row":               {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1), "", storeWrite{sandbox, restock(1, 1)}, nil},
 	} {

@@ -58,6 +58,9 @@
 // category, or in a sandbox of all such writes. That one waits for the locks, so a row that is
 // missing then does not exist.
 //
+// A common group does not count the rows of a sandbox, which would delay the neighbors. So a new row
+// of one that may be full joins a group of its own store.
+//
 // A write whose Idempotency-Key an earlier write of the group has used joins the next
 // group, and finds the response. If another request holds the key, the write fails with
 // [ErrKeyInUse].
@@ -141,6 +144,7 @@ var (
 	errNotLocked = errors.New("groupcommit: a row of the write is missing or locked")
 	errTwin      = errors.New("groupcommit: an earlier write of the group has the Idempotency-Key")
 	errSpoiled   = errors.New("groupcommit: a write of the group changed the state and failed")
+	errUncounted = errors.New("groupcommit: a sandbox that gets a row may be full")
 	errFeedHeld  = errors.New("groupcommit: another transaction holds the feed of the store")
 )
 
@@ -288,10 +292,12 @@ func (c *Committer) inGroup(ctx context.Context, store Store, w *Write, mayShare
 		if postgres.RolledBack(err) { // it had no neighbors
 			c.apart.keep(store.AccountID, failedFor)
 		}
-		if err != nil || !errors.Is(decided.err, errFeedHeld) {
+		switch {
+		case err == nil && errors.Is(decided.err, errFeedHeld):
+			c.apart.keep(store.AccountID, contendedFor)
+		case err != nil || !errors.Is(decided.err, errUncounted):
 			return decided, err
 		}
-		c.apart.keep(store.AccountID, contendedFor)
 	}
 	return c.groups.Do(ctx, store, w)
 }
@@ -394,8 +400,6 @@ func (s *State) decide(w *Write) (Result, error) {
 		return Result{}, account.ErrClosed
 	case s.store.Sandbox && !s.entered:
 		return Result{}, errNotLocked
-	case s.common && s.newest[w.Creates] > smallID:
-		return Result{}, errNotLocked // a common group does not count rows, which would delay the neighbors
 	}
 	if w.Key != nil {
 		replay, err := s.replay(w.Key)
@@ -405,6 +409,9 @@ func (s *State) decide(w *Write) (Result, error) {
 		if replay != nil {
 			return Result{Response: *replay, Replayed: true}, nil
 		}
+	}
+	if s.common && w.Creates != account.NoRows && s.newest[w.Creates] > smallID {
+		return Result{}, errUncounted
 	}
 	if !s.has(w) {
 		if !s.waits {
