@@ -26,7 +26,7 @@ func (q *Queries) APIKeyCountRecent(ctx context.Context, accountID int64) (int64
 }
 
 const aPIKeyCountStored = `-- name: APIKeyCountStored :one
-SELECT count(*) AS stored,
+SELECT count(*) FILTER (WHERE revoked_at IS NULL OR revoked_at > now() - interval '30 days') AS stored,
        count(*) FILTER (WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())) AS live
 FROM api_keys
 WHERE account_id = $1
@@ -37,7 +37,7 @@ type APIKeyCountStoredRow struct {
 	Live   int64
 }
 
-// Counts the keys of an account, and those of them that are neither revoked nor expired.
+// Counts the keys in the list of an account, and those of them that are neither revoked nor expired.
 func (q *Queries) APIKeyCountStored(ctx context.Context, accountID int64) (APIKeyCountStoredRow, error) {
 	row := q.db.QueryRow(ctx, aPIKeyCountStored, accountID)
 	var i APIKeyCountStoredRow
@@ -697,7 +697,7 @@ type APIKeysForgetParams struct {
 	Ids       []int64
 }
 
-// Deletes keys without stored responses. [APIKeyUsesForget] comes first.
+// Deletes keys. They must have no stored responses and no uses.
 func (q *Queries) APIKeysForget(ctx context.Context, arg APIKeysForgetParams) (int64, error) {
 	result, err := q.db.Exec(ctx, aPIKeysForget, arg.AccountID, arg.Ids)
 	if err != nil {

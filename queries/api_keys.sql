@@ -10,8 +10,8 @@ FROM account_state
 WHERE account_id = @account_id;
 
 -- name: APIKeyCountStored :one
--- Counts the keys of an account, and those of them that are neither revoked nor expired.
-SELECT count(*) AS stored,
+-- Counts the keys in the list of an account, and those of them that are neither revoked nor expired.
+SELECT count(*) FILTER (WHERE revoked_at IS NULL OR revoked_at > now() - interval '30 days') AS stored,
        count(*) FILTER (WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())) AS live
 FROM api_keys
 WHERE account_id = @account_id;
@@ -100,7 +100,7 @@ WHERE account_id = @account_id
   AND api_key_id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
 -- name: APIKeysForget :execrows
--- Deletes keys without stored responses. [APIKeyUsesForget] comes first.
+-- Deletes keys. They must have no stored responses and no uses.
 DELETE FROM api_keys
 WHERE account_id = @account_id
   AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));

@@ -149,7 +149,7 @@ func createKey(ctx context.Context, database *postgres.DB, name string, key auth
 		key.AccountID = owner.ID
 		_, secret, err = auth.Issue(ctx, queries, key)
 		if errors.Is(err, auth.ErrTooManyKeys) {
-			return fmt.Errorf("the account %q has %d live API keys, which is the maximum; revoke one first", name, auth.MaxKeys)
+			return fmt.Errorf("the account %q has %d live API keys, or %d in its list, which is the maximum; revoke one, which leaves the list after 30 days", name, auth.MaxKeys, auth.MaxStored)
 		}
 		return err
 	})

@@ -52,7 +52,7 @@ var (
 	errSandboxFull      = &httpjson.Error{Status: 409, Code: "sandbox_full", Message: "The sandbox has 10,000 resources of this kind, which is the maximum. Reset the sandbox or delete some."}
 
 	errNotASandbox    = &httpjson.Error{Status: 409, Code: "not_a_sandbox", Message: "Your API key is not one of a sandbox. Send the id of a sandbox instead of current, or use a key of a sandbox."}
-	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, or 10,000 in its list, which is the maximum. Revoke one first, or rotate one."}
+	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, or 10,000 in its list, which is the maximum. Rotate a key, or revoke one, which leaves the list after 30 days."}
 
 	errTooManyWebhooks   = &httpjson.Error{Status: 409, Code: "too_many_webhooks", Message: "Your account has 20 webhooks, which is the maximum. Delete one first."}
 	errTooManyDeliveries = &httpjson.Error{Status: 409, Code: "too_many_deliveries", Message: "Your account has too many pending deliveries. Wait until its webhooks have accepted some."}
@@ -147,7 +147,7 @@ var errorReference = describe(
 		// All rate limits have the same code.
 		{gate.ErrRateLimited, "Wait as many seconds as `Retry-After` says and a random time of up to a second, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. With the key of a sandbox, a third number is for all sandboxes of the account. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
 
-		{gate.ErrTooManyConcurrent, "Wait as many seconds as `Retry-After` says and a random time of up to a second. Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 200 streams and 200 waiting requests. It may have 128 delayed requests and 8 MiB of unread lists. Its keys and sandboxes share them. It may have one exact count or summary, and one new sandbox, new sample, reset or replay, at a time."},
+		{gate.ErrTooManyConcurrent, "Wait as many seconds as `Retry-After` says and a random time of up to a second. Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 200 streams and 200 waiting requests. It may have 128 delayed requests and 8 MiB of unread lists and recorded requests. Its keys and sandboxes share them. It may have one exact count, report or other expensive query, and one new sandbox, new sample, reset or replay, at a time."},
 
 		{gate.InjectedErrors[429], injectedRemedy},
 		{gate.InjectedErrors[500], injectedRemedy},
