@@ -58,9 +58,9 @@ var (
 	Delays = Resource{Name: "requests that a fault rule delays", Total: 512}
 	// Exchanges are bytes of the requests of sandboxes that are not in their record yet.
 	Exchanges = Resource{Name: "bytes of exchanges to record", Total: 16 << 20}
-	// Counts are exact counts and summaries, which read an index entry per row, and reports, which
-	// read the whole record of a sandbox.
-	Counts = Resource{Name: "exact counts, summaries and reports", Total: 2, Share: 1, Wait: time.Second}
+	// Counts are exact counts and summaries, which read an index entry per row. Reports read the
+	// whole record of a sandbox, and some lists many rows in vain.
+	Counts = Resource{Name: "exact counts and other expensive queries", Total: 2, Share: 1, Wait: time.Second}
 	// Locks are transactions that wait for locks of rows. The total is the number of
 	// connections that such transactions may have ([petstore/internal/postgres.DB.LockWaits]).
 	// A payer has two, so that one that waits does not stop its others.

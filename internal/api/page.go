@@ -131,11 +131,12 @@ func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, It
 		}
 		total = &count
 	}
-	if l.inVain && !p.counted {
-		s.gate.Limits.Charge(gate.Caller(c), gate.ExpensiveCost-1)
+	pages := s.pages
+	if l.inVain {
+		pages = s.slowPages
 	}
 	key := fmt.Sprintf("%d %s %s", p.account, l.contentType, p.url.RequestURI())
-	made, err := s.pages.Do(ctx, key, func(ctx context.Context) (gate.Page, error) {
+	made, err := pages.Do(ctx, key, func(ctx context.Context) (gate.Page, error) {
 		if l.inVain {
 			if err := s.gate.Limits.Counts.Take(ctx, p.payer, 1); err != nil {
 				return gate.Page{}, err
@@ -146,6 +147,9 @@ func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, It
 	})
 	if err != nil {
 		return err
+	}
+	if l.inVain && !p.counted { // once: the gate may repeat a handler that fails
+		s.gate.Limits.Charge(gate.Caller(c), gate.ExpensiveCost-1)
 	}
 	made.Total = total
 	return s.gate.WritePage(c, made)

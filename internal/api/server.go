@@ -79,6 +79,8 @@ type Server struct {
 	pagesOfPets *sharedRead[sortedPages, db.PetListParams, []db.PetListRow]
 	// pages are equal pages of a list. The key must name everything on which the page depends.
 	pages *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
+	// slowPages are pages that may read many rows. As for counts, no second one starts meanwhile.
+	slowPages *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
 	// counts are exact counts of the same items. A count may take longer than 250 ms because it
 	// reads many rows, so no second one starts meanwhile.
 	counts    *sharedRead[string, func(context.Context) (int64, error), int64]
@@ -104,6 +106,7 @@ func New(options Options) (*Server, error) {
 	s.recorder = exchange.New(options.DB, s.exchanges, options.Log, options.Metrics.Recorded)
 	s.pets = newPetReader(s.reads)
 	s.pages = shareReads(sharedReads, withEnd, firstForAll[gate.Page])
+	s.slowPages = shareReads(coalesce.Limits{Parallel: 1}, withEnd, firstForAll[gate.Page])
 	s.pagesOfPets = s.newPageOfPetsReader()
 	s.counts = shareReads(coalesce.Limits{Parallel: 1}, withoutEnd, firstForAll[int64])
 	s.feedPages = shareReads(sharedReads, withoutEnd, func(ctx context.Context, _ string, queries []*feed.Query) ([]feed.Page, error) {

@@ -21,7 +21,7 @@ import (
 // Limits stop a few clients from using all resources. The payer of a pool is an account
 // with its sandboxes. Handlers take places of the exported pools.
 type Limits struct {
-	Counts *admission.Pool[int64] // exact counts, summaries and reports
+	Counts *admission.Pool[int64] // exact counts and other expensive queries
 	Locks  *admission.Pool[int64] // transactions that may wait for a lock
 	Loads  *admission.Pool[int64] // new sandboxes and samples, resets and replays
 

@@ -32,7 +32,7 @@ func limitDrain(c *gin.Context, size int) {
 	}
 }
 
-// ReserveResponse counts the bytes of a large response against the share of the payer, until the
+// ReserveResponse counts the bytes of a response against the share of the payer, until the
 // request ends. It limits the time in which the client must read them.
 func (g *Gate) ReserveResponse(c *gin.Context, size int) error {
 	r, bytes := &requestOf(c).reserved, int64(size)
