@@ -33,7 +33,7 @@ const (
 	devAccount  = "demo"
 
 	// endTime is the longest time between the last connection to a server that ends, and its end.
-	endTime = 5 * time.Second
+	endTime = 10 * time.Second
 )
 
 func (p *program) devCommand() *cobra.Command {
@@ -139,7 +139,7 @@ func (p *program) dev(ctx context.Context, c config, open, https bool) (err erro
 
 // whyEnded returns the cause of ctx if PostgreSQL has ended by itself, or else the error of dev.
 func whyEnded(ctx context.Context, err error) error {
-	if postgres.ConnectionLost(err) {
+	if postgres.Unavailable(err) {
 		sleep.For(ctx, endTime)
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {

@@ -197,11 +197,12 @@ func (t *triggering) clean(ctx context.Context) error {
 	if t.webhook == "" {
 		return nil
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	limited, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(cleanTimeout, cancel) })()
 	err := t.do(limited, "DELETE", t.webhook, nil, nil)
 	if limited.Err() != nil {
-		err = fmt.Errorf("no response from %s within %s", t.url, cleanTimeout)
+		err = fmt.Errorf("%s has not deleted the webhook within %s", t.url, cleanTimeout)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; the webhook is left, so delete it with `petstore api DELETE %s`", err, t.webhook)

@@ -70,7 +70,7 @@ func TestInterruptedTrigger(t *testing.T) {
 	t.Cleanup(proxy.Close)
 	environ := []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}
 	err = run(ctx, []string{"trigger", "message.delivered"}, &program{environ: environ, dir: emptyDir, stdout: io.Discard, stderr: io.Discard})
-	want := "interrupted; no response from " + proxy.URL + " within 5s; the webhook is left, so delete it with `petstore api DELETE /webhooks/"
+	want := "interrupted; " + proxy.URL + " has not deleted the webhook within 5s; the webhook is left, so delete it with `petstore api DELETE /webhooks/"
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("it ends with %v", err)
 	}
