@@ -77,7 +77,7 @@ import (
 const Connections = 10
 
 // Descriptors is the maximum number of open files of a worker: its connections to the
-// database and those to webhooks, in use and idle.
+// database and those to webhooks, in use and idle. Some that connect may outlive their request.
 var Descriptors = Connections + uint64(admission.FastWebhooks.Total+admission.SlowWebhooks.Total)*inFlight + egress.MaxIdle
 
 const (

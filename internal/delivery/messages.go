@@ -159,6 +159,7 @@ func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (more boo
 		return false, err
 	}
 	defer w.settlements.Give(payer, 1)
+	w.changed.listen(to) // this step serves all sweeps before it
 	err = w.change(ctx, payer, to.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
 		more = false
 		webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: to.AccountID, ID: to.WebhookID})
