@@ -319,10 +319,11 @@ func TestGuides(t *testing.T) {
 						}}).want(200)
 					}
 					lang := map[string]string{"sh": "cURL", "javascript": "JavaScript", "python": "Python"}[language]
+					program := source
 					if lang == "cURL" {
-						source = "set -eu -o pipefail\n" + source
+						program = "set -eu -o pipefail\n" + source
 					}
-					output, err := sample{Lang: lang, Source: source}.run(t, in, server, box.Key.Secret)
+					output, err := sample{Lang: lang, Source: program}.run(t, in, server, box.Key.Secret)
 					if err != nil {
 						t.Fatalf("%v\n%s", err, output)
 					}
