@@ -229,6 +229,7 @@ func newMovingServer(t *testing.T, environ []string) *movingServer {
 // serve starts a server, to which the proxy leads.
 func (m *movingServer) serve() *process {
 	m.t.Helper()
+	m.current.Store(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}) // a server of another test may get the last port
 	p := begin(m.t, emptyDir, m.environ, "serve")
 	address, err := url.Parse(p.address())
 	if err != nil {
