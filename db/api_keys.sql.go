@@ -37,7 +37,7 @@ type APIKeyCountStoredRow struct {
 	Live   int64
 }
 
-// Counts the keys in the list of an account, and those of them that are neither revoked nor expired.
+// Counts the keys in the list of an account, and the live ones: neither revoked nor expired.
 func (q *Queries) APIKeyCountStored(ctx context.Context, accountID int64) (APIKeyCountStoredRow, error) {
 	row := q.db.QueryRow(ctx, aPIKeyCountStored, accountID)
 	var i APIKeyCountStoredRow

@@ -10,7 +10,7 @@ FROM account_state
 WHERE account_id = @account_id;
 
 -- name: APIKeyCountStored :one
--- Counts the keys in the list of an account, and those of them that are neither revoked nor expired.
+-- Counts the keys in the list of an account, and the live ones: neither revoked nor expired.
 SELECT count(*) FILTER (WHERE revoked_at IS NULL OR revoked_at > now() - interval '30 days') AS stored,
        count(*) FILTER (WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())) AS live
 FROM api_keys

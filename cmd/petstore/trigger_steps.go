@@ -22,7 +22,7 @@ const (
 	exhaustPause = 100 * time.Millisecond
 	// askAgain is the time after which a retry of a delivery without an attempt is due again.
 	askAgain = time.Second
-	// cleanTimeout is the maximum time to delete a webhook, also after Ctrl-C.
+	// cleanTimeout is the maximum time to delete a webhook after Ctrl-C.
 	cleanTimeout = 5 * time.Second
 )
 
