@@ -316,7 +316,7 @@ func whyNoResponse(err error, timeout time.Duration) string {
 		return "the server closed the connection"
 	case !isRequest: // such as [errSilence]
 		return err.Error()
-	case strings.Contains(request.Err.Error(), "malformed"): // these errors have no exported types
+	case egress.IsNotHTTP(err):
 		return "the program that listens there does not speak HTTP"
 	default: // such as the status of a proxy
 		return request.Err.Error()

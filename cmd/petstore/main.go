@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
@@ -30,6 +31,7 @@ func main() {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // net/http logs the bytes of servers that do not speak HTTP, and returns an error too
 	err := run(ctx, os.Args[1:], &program{environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
 	stop()
 	if err == nil {

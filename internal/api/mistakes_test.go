@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -75,6 +76,26 @@ func (p *program) call(method, target, body string, header ...string) (got reply
 	return reply{response.StatusCode, response.Header, string(text)}
 }
 
+// hurries sends a GET a number of times at once, on one connection. So the pauses at the server are
+// short, however busy the machine is.
+func (p *program) hurries(path string, number int) {
+	p.t.Helper()
+	host := strings.TrimPrefix(p.url, "http://")
+	conn, err := new(net.Dialer).DialContext(p.t.Context(), "tcp", host)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer conn.Close()
+	request := "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nAuthorization: Bearer " + p.key + "\r\nUser-Agent: " + p.agent + "\r\n"
+	all := strings.Repeat(request+"\r\n", number-1) + request + "Connection: close\r\n\r\n"
+	if _, err := io.WriteString(conn, all); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, conn); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // rest waits for a pause.
 func (p *program) rest(d time.Duration) {
 	select {
@@ -92,12 +113,14 @@ func (p *program) fails(operation string, status, number int) {
 // makes pauses longer, which can hide the mistake.
 func (p *program) again(rule string, want report.Status, mistake func()) {
 	p.t.Helper()
-	for range 20 {
+	for i := range 20 {
+		if i > 0 {
+			p.petstore = p.owner.inSandbox(stores.SampleShop)
+		}
 		mistake()
 		if p.judged(rule).Status == want {
 			return
 		}
-		p.petstore = p.owner.inSandbox(stores.SampleShop)
 	}
 }
 
@@ -174,9 +197,7 @@ var mistakes = []struct {
 	{"retry_backoff", report.Failed, func(p *program) { // no pauses
 		p.again("retry_backoff", report.Failed, func() {
 			p.fails("listPets", 502, 6)
-			for range 7 {
-				p.call("GET", "/pets", "")
-			}
+			p.hurries("/pets", 7)
 		})
 	}},
 	{"retry_backoff", report.Warning, func(p *program) { // equal pauses

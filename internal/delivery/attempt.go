@@ -241,7 +241,7 @@ func describe(ctx context.Context, err error) string {
 		return "The connection was closed before the response."
 	case strings.Contains(err.Error(), "tls: "), strings.Contains(err.Error(), "HTTP response to HTTPS client"):
 		return "The TLS handshake failed."
-	case strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "net/http: "), strings.Contains(err.Error(), "http2: "):
+	case egress.IsNotHTTP(err), strings.Contains(err.Error(), "net/http: "), strings.Contains(err.Error(), "http2: "):
 		return "The response is not valid HTTP."
 	default:
 		return "The endpoint could not be reached."

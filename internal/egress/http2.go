@@ -1,12 +1,7 @@
 package egress
 
 import (
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
-	"strings"
-	"syscall"
 	"time"
 )
 
@@ -17,16 +12,4 @@ const silence = 10 * time.Second
 // that connection for minutes, because a timeout ends only their streams.
 func Pings() *http.HTTP2Config {
 	return &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence}
-}
-
-// IsClosed reports whether an error of a client says that the server closed the connection, or over
-// HTTP/2 the stream, before the response. The errors of HTTP/2 have no exported types.
-func IsClosed(err error) bool {
-	for _, closed := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
-		if errors.Is(err, closed) {
-			return true
-		}
-	}
-	text := fmt.Sprint(err)
-	return strings.Contains(text, "; received from peer") || strings.Contains(text, "http2: server sent GOAWAY") || strings.Contains(text, "http2: client connection lost")
 }
