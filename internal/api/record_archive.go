@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"petstore/db"
@@ -122,8 +123,8 @@ func (s *Server) archivedFrom(account int64, row db.ExchangeListRow) archived {
 	}
 	if query, err := url.ParseQuery(e.Query); err == nil {
 		for _, name := range slices.Sorted(maps.Keys(query)) {
-			for _, value := range query[name] {
-				entry.Request.QueryString = append(entry.Request.QueryString, exchange.Header{Name: name, Value: value})
+			for _, value := range query[name] { // may have bytes that are not UTF-8, which JSON cannot have
+				entry.Request.QueryString = append(entry.Request.QueryString, exchange.Header{Name: inUTF8(name), Value: inUTF8(value)})
 			}
 		}
 	}
@@ -139,6 +140,8 @@ func (s *Server) archivedFrom(account int64, row db.ExchangeListRow) archived {
 	}
 	return entry
 }
+
+func inUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // archivedURL returns the URL of a request. Without a base URL, the scheme is a guess.
 func (s *Server) archivedURL(e recordedExchange) string {

@@ -537,7 +537,8 @@ func TestArchive(t *testing.T) {
 	p := start(t).inSandbox(stores.SampleShop)
 	p.post("/store/orders", object{"petId": 1, "quantity": 2}).want(201)
 	p.get("/pets?limit=1").want(200)
-	p.record(2)
+	p.get("/pets?status=%FF").want(400) // the archive is JSON, so its text is UTF-8
+	p.record(3)
 	resp := p.do("GET", ownRecord, nil, "Accept", "application/har+json").want(200)
 	if got := resp.header.Get("Content-Type"); got != "application/har+json" {
 		t.Errorf("Content-Type: %s", got)
@@ -560,9 +561,10 @@ func TestArchive(t *testing.T) {
 		}
 	}](resp)
 	entries := archive.Log.Entries
-	if archive.Log.Version != "1.2" || len(entries) != 2 {
+	if archive.Log.Version != "1.2" || len(entries) != 3 || entries[0].Request.QueryString[0].Value != "\uFFFD" {
 		t.Fatalf("the archive is %s", resp.body)
 	}
+	entries = entries[1:]
 	if read := entries[0]; read.Request.URL != p.url+"/pets?limit=1" || len(read.Request.QueryString) != 1 || !strings.HasPrefix(read.Response.Content.Text, "[{") {
 		t.Errorf("the read is %+v", read)
 	}
