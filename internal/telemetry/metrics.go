@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -228,19 +227,12 @@ func (m *Metrics) StreamClosed() { m.streams.Dec() }
 // Injected counts a fault that a rule of a sandbox injected.
 func (m *Metrics) Injected(effect string) { m.injected.WithLabelValues(effect).Inc() }
 
-// Operation is one method of one route. It caches its metrics, so that counting
-// allocates nothing.
+// Operation is one method of one route.
 type Operation struct {
 	Method, Route string
 
-	metrics  *Metrics
-	duration atomic.Pointer[prometheus.Observer]
-	counters [5 * statusesPerClass]atomic.Pointer[prometheus.Counter]
+	metrics *Metrics
 }
-
-// statusesPerClass is the number of statuses per class whose counters are cached.
-// It covers all statuses that the API uses.
-const statusesPerClass = 32
 
 // Operation returns the metrics of a method and route. Both become labels, so there
 // must be few of them.
@@ -254,31 +246,9 @@ func (o *Operation) Start() { o.metrics.inFlight.Inc() }
 // End counts the response to a request.
 func (o *Operation) End(status int, took time.Duration) {
 	o.metrics.inFlight.Dec()
-	o.counter(status).Inc()
-	duration := o.duration.Load()
-	if duration == nil {
-		made := o.metrics.durations.WithLabelValues(o.Route, o.Method)
-		duration = &made
-		o.duration.Store(duration)
-	}
-	(*duration).Observe(took.Seconds())
+	o.metrics.requests.WithLabelValues(o.Route, o.Method, strconv.Itoa(status)).Inc()
+	o.metrics.durations.WithLabelValues(o.Route, o.Method).Observe(took.Seconds())
 }
 
 // Leave ends a request without counting a response.
 func (o *Operation) Leave() { o.metrics.inFlight.Dec() }
-
-func (o *Operation) counter(status int) prometheus.Counter {
-	class, rest := status/100-1, status%100
-	known := class >= 0 && class < 5 && rest < statusesPerClass
-	at := class*statusesPerClass + rest
-	if known {
-		if made := o.counters[at].Load(); made != nil {
-			return *made
-		}
-	}
-	counter := o.metrics.requests.WithLabelValues(o.Route, o.Method, strconv.Itoa(status))
-	if known {
-		o.counters[at].Store(&counter)
-	}
-	return counter
-}
