@@ -78,7 +78,7 @@ func FuzzParseObject(f *testing.F) {
 // clonedFields yields the fields of an object with values that stay valid.
 func clonedFields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	return func(yield func(string, jsontext.Value) bool) {
-		for name, value := range fields(object) {
+		for name, value := range Fields(object) {
 			if !yield(name, value.Clone()) {
 				return
 			}

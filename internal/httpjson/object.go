@@ -124,9 +124,9 @@ func parse(text []byte) (jsontext.Value, error) {
 	return value, nil
 }
 
-// fields yields the fields of a valid object. There is no map of them, because a hostile
-// body has thousands and an operation reads a few.
-func fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
+// Fields yields the fields of a valid object. A value is valid until the next one. There is no
+// map of them, because a hostile body has thousands and an operation reads a few.
+func Fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	return func(yield func(string, jsontext.Value) bool) {
 		decoder := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true))
 		if _, err := decoder.ReadToken(); err != nil { // the brace
@@ -234,7 +234,7 @@ func (o *Object) check() []Violation {
 
 // rejectUnknown rejects the fields that no method has read, up to [maxViolations].
 func (o *Object) rejectUnknown() {
-	for name := range fields(o.object) {
+	for name := range Fields(o.object) {
 		switch {
 		case len(o.violations) >= maxViolations:
 			return
@@ -249,7 +249,7 @@ func (o *Object) rejectUnknown() {
 
 // value returns the value of a field, or nil if it is absent.
 func (o *Object) value(name string) jsontext.Value {
-	for have, value := range fields(o.object) {
+	for have, value := range Fields(o.object) {
 		if have == name {
 			return value.Clone()
 		}

@@ -70,33 +70,18 @@ func mistakes(code, message string, violations []httpjson.Violation) (all RowErr
 // checks them.
 func parseRow(text []byte) (fields []field, err error) {
 	decoder := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true))
-	if decoder.PeekKind() != '{' {
-		_, err := decoder.ReadValue()
-		if err == nil {
-			err = errors.New("it is not an object")
-		}
+	object, err := decoder.ReadValue()
+	if err != nil {
 		return nil, err
 	}
-	if _, err := decoder.ReadToken(); err != nil {
-		return nil, err
-	}
-	for decoder.PeekKind() == '"' {
-		token, err := decoder.ReadToken()
-		if err != nil {
-			return nil, err
-		}
-		name := token.String()
-		value, err := decoder.ReadValue()
-		if err != nil {
-			return nil, err
-		}
-		fields = append(fields, field{name, value.Clone()})
-	}
-	if _, err := decoder.ReadToken(); err != nil {
-		return nil, err
+	if object.Kind() != '{' {
+		return nil, errors.New("it is not an object")
 	}
 	if rest := bytes.TrimSpace(text[decoder.InputOffset():]); len(rest) > 0 {
 		return nil, errors.New("the line continues after the object")
+	}
+	for name, value := range httpjson.Fields(object) {
+		fields = append(fields, field{name, value.Clone()})
 	}
 	return fields, nil
 }
