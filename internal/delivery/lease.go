@@ -270,7 +270,7 @@ func (w *Worker) sweepWebhooks(ctx context.Context) {
 }
 
 func (w *Worker) drainAll(ctx context.Context) error {
-	due := w.options.Metrics.CountDue()
+	count, oldest := map[bool]int{}, map[bool]float64{} // by whether the webhook is failing
 	err := w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
 		for after := (db.DrainWebhooksParams{Every: every, Ids: ids, PageSize: page}); ; {
 			rows, err := w.queries.DrainWebhooks(ctx, after)
@@ -278,7 +278,10 @@ func (w *Worker) drainAll(ctx context.Context) error {
 				return err
 			}
 			for _, row := range rows {
-				due.Add(row.IsFailing, row.DueFor)
+				if row.DueFor > 0 { // 0: nothing is due
+					count[row.IsFailing]++
+				}
+				oldest[row.IsFailing] = max(oldest[row.IsFailing], row.DueFor)
 				if row.IsFree {
 					w.drain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
 				}
@@ -290,7 +293,9 @@ func (w *Worker) drainAll(ctx context.Context) error {
 		}
 	})
 	if err == nil {
-		due.Set()
+		for _, isFailing := range []bool{false, true} {
+			w.options.Metrics.SetDue(isFailing, count[isFailing], oldest[isFailing])
+		}
 	}
 	return err
 }

@@ -38,6 +38,7 @@ func TestMetricsOfOperations(t *testing.T) {
 	m.RateLimited(telemetry.AddressLimit)
 	m.Replayed()
 	m.Injected("delay")
+	m.SetDue(true, 2, 3.5)
 	left := m.Operation("GET", "/left")
 	left.Start()
 	left.Leave()
@@ -59,6 +60,8 @@ func TestMetricsOfOperations(t *testing.T) {
 		`petstore_http_rate_limited_total{limit="address"} 2`,
 		`petstore_idempotent_replays_total 1`,
 		`petstore_injected_faults_total{effect="delay"} 1`,
+		`petstore_webhooks_due{failing="true"} 2`,
+		`petstore_webhook_oldest_due_seconds{failing="true"} 3.5`,
 		`petstore_key_cache_lookups_total{result="hit"} 7`,
 		`petstore_key_cache_lookups_total{result="miss"} 3`,
 	} {

@@ -76,31 +76,10 @@ func (m *Metrics) SetUndispatchedEvents(count int64) { m.webhooks.waiting.Set(fl
 // SetWebhooksFailing sets the number of enabled webhooks that fail.
 func (m *Metrics) SetWebhooksFailing(count int64) { m.webhooks.failing.Set(float64(count)) }
 
-// DueCount counts the webhooks that have a delivery that is due.
-type DueCount struct {
-	metrics *Metrics
-	count   map[bool]int // by whether the webhook is failing
-	oldest  map[bool]float64
-}
-
-// CountDue begins a count. Call [DueCount.Set] at its end.
-func (m *Metrics) CountDue() DueCount {
-	return DueCount{m, map[bool]int{}, map[bool]float64{}}
-}
-
-// Add counts a webhook whose oldest delivery has been due for some seconds; 0: none is.
-func (d DueCount) Add(isFailing bool, dueFor float64) {
-	if dueFor > 0 {
-		d.count[isFailing]++
-	}
-	d.oldest[isFailing] = max(d.oldest[isFailing], dueFor)
-}
-
-// Set sets the metrics.
-func (d DueCount) Set() {
-	for _, isFailing := range []bool{false, true} {
-		label := strconv.FormatBool(isFailing)
-		d.metrics.webhooks.due.WithLabelValues(label).Set(float64(d.count[isFailing]))
-		d.metrics.webhooks.oldest.WithLabelValues(label).Set(d.oldest[isFailing])
-	}
+// SetDue sets the number of webhooks that have a delivery that is due, and the seconds that
+// the oldest has been due. It does so for the failing webhooks, or for the others.
+func (m *Metrics) SetDue(isFailing bool, count int, oldest float64) {
+	label := strconv.FormatBool(isFailing)
+	m.webhooks.due.WithLabelValues(label).Set(float64(count))
+	m.webhooks.oldest.WithLabelValues(label).Set(oldest)
 }
