@@ -151,12 +151,12 @@ func TestDatabaseSentences(t *testing.T) {
 	query := stranger.Query()
 	query.Set("user", "nobody_at_all")
 	stranger.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
-	web := serveTCP(t, func(conn net.Conn) {
+	web := pgtest.ServeTCP(t, func(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 1000))
 		_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
 	})
-	closing := serveTCP(t, func(net.Conn) {})
-	withoutTLS := serveTCP(t, func(conn net.Conn) {
+	closing := pgtest.ServeTCP(t, func(net.Conn) {})
+	withoutTLS := pgtest.ServeTCP(t, func(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 8))
 		_, _ = conn.Write([]byte("N"))
 	})
@@ -244,7 +244,7 @@ func TestPoolerSentences(t *testing.T) {
 // TestSilentDatabase: a server that accepts connections and sends nothing.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
-	silent := serveTCP(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	silent := pgtest.ServeTCP(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	environ := []string{"DATABASE_URL=postgres://" + silent + "/x?sslmode=disable&connect_timeout=1"}
 	for _, command := range []string{"migrate up", "key list --account acme"} {
 		wantSentence(t, environ, strings.Fields(command), false,
@@ -255,7 +255,7 @@ func TestSilentDatabase(t *testing.T) {
 // TestSilentFirstHost: commands work if the first host of DATABASE_URL does not respond.
 func TestSilentFirstHost(t *testing.T) {
 	t.Parallel()
-	silent := serveTCP(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	silent := pgtest.ServeTCP(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	database := pgtest.New(t)
 	second := func(address string) string {
 		t.Helper()
@@ -275,34 +275,10 @@ func TestSilentFirstHost(t *testing.T) {
 	begin(t, pgtest.Dir(t), []string{second(database.OwnerURL), "PETSTORE_ADDR=127.0.0.1:0"}, "dev").expect("listening")
 }
 
-// serveTCP listens on this machine, handles every connection with handle and closes
-// it. It returns the address.
-func serveTCP(t *testing.T, handle func(net.Conn)) string {
-	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			go func() {
-				defer conn.Close()
-				handle(conn)
-			}()
-		}
-	}()
-	return listener.Addr().String()
-}
-
 // TestListenSentences: an address that is not available.
 func TestListenSentences(t *testing.T) {
 	t.Parallel()
-	taken := serveTCP(t, func(net.Conn) {})
+	taken := pgtest.ServeTCP(t, func(net.Conn) {})
 	environ := "DATABASE_URL=" + pgtest.New(t).URL
 	for address, why := range map[string]string{
 		taken:             "another program listens there",
@@ -320,9 +296,9 @@ func TestListenSentences(t *testing.T) {
 // ready.
 func TestHealthcheckSentences(t *testing.T) {
 	t.Parallel()
-	closing := serveTCP(t, func(net.Conn) {})
-	mail := serveTCP(t, func(conn net.Conn) { _, _ = conn.Write([]byte("220 mail.example ESMTP\r\n")) })
-	busy := serveTCP(t, func(conn net.Conn) {
+	closing := pgtest.ServeTCP(t, func(net.Conn) {})
+	mail := pgtest.ServeTCP(t, func(conn net.Conn) { _, _ = conn.Write([]byte("220 mail.example ESMTP\r\n")) })
+	busy := pgtest.ServeTCP(t, func(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 1000))
 		_, _ = conn.Write([]byte("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
 	})
@@ -344,7 +320,7 @@ func TestHealthcheckSentences(t *testing.T) {
 // TestDevSentences: a folder, a database or a port that dev cannot use.
 func TestDevSentences(t *testing.T) {
 	t.Parallel()
-	taken := serveTCP(t, func(net.Conn) {})
+	taken := pgtest.ServeTCP(t, func(net.Conn) {})
 	_, port, err := net.SplitHostPort(taken)
 	if err != nil {
 		t.Fatal(err)

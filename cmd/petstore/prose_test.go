@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -133,25 +132,12 @@ const repository = "../.."
 func markdownFiles(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	err := filepath.WalkDir(repository, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != repository && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "node_modules"):
-			return filepath.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".md":
-			return nil
-		}
-		text, err := os.ReadFile(path)
+	for _, name := range filesOf(t, func(name string) bool { return filepath.Ext(name) == ".md" }) {
+		text, err := os.ReadFile(filepath.Join(repository, name))
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		name, err := filepath.Rel(repository, path)
-		files[filepath.ToSlash(name)] = string(text)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+		files[name] = string(text)
 	}
 	if files["README.md"] == "" || files["docs/decisions/README.md"] == "" {
 		t.Fatalf("the README is missing among %d Markdown files", len(files))

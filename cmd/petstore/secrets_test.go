@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -134,13 +133,7 @@ func rejectPasswords(t *testing.T) string {
 // SQLSTATE and a message. It returns the address.
 func rejectLogins(t *testing.T, state, message string) string {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
 	refuse := func(conn net.Conn) error {
-		defer conn.Close()
 		server := pgproto3.NewBackend(conn, conn)
 		if _, err := server.ReceiveStartupMessage(); err != nil {
 			return err
@@ -155,14 +148,5 @@ func rejectLogins(t *testing.T, state, message string) string {
 		server.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: state, Message: message})
 		return server.Flush()
 	}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			go func() { _ = refuse(conn) }() // a client that leaves is expected
-		}
-	}()
-	return fmt.Sprint(listener.Addr())
+	return pgtest.ServeTCP(t, func(conn net.Conn) { _ = refuse(conn) }) // a client that leaves is expected
 }

@@ -44,24 +44,13 @@ type Pooler struct {
 // as the role of the URL and requires no password from its clients.
 func StartPooler(t testing.TB, databaseURL string) *Pooler {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	check(t, err)
-	t.Cleanup(func() { listener.Close() })
 	p := &Pooler{}
 	p.LeadTo(t, databaseURL)
+	address := ServeTCP(t, p.serve)
 	p.URL = (&url.URL{
-		Scheme: "postgres", User: url.User(p.target.User), Host: listener.Addr().String(), Path: "/" + p.target.Database,
+		Scheme: "postgres", User: url.User(p.target.User), Host: address, Path: "/" + p.target.Database,
 		RawQuery: "sslmode=disable",
 	}).String()
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go p.serve(conn)
-		}
-	}()
 	return p
 }
 
@@ -128,7 +117,6 @@ type pooled struct {
 
 // serve handles one client until it disconnects.
 func (p *Pooler) serve(conn net.Conn) {
-	defer conn.Close()
 	c := &pooled{pooler: p, client: pgproto3.NewBackend(conn, conn)}
 	if err := c.start(conn); err != nil {
 		return
