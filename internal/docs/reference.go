@@ -192,32 +192,15 @@ func (o *Operation) Body() *Media {
 	return o.RequestBody.Content[0].Value
 }
 
-// success returns the first successful response and its status.
-func (o *Operation) success() (string, *Response) {
-	for _, r := range o.ResponseList {
-		if strings.HasPrefix(r.Name, "2") {
-			return r.Name, r.Value
-		}
-	}
-	return "", &Response{}
-}
-
-// Status returns the status of the first successful response.
-func (o *Operation) Status() string {
-	status, _ := o.success()
-	return status
-}
-
-// Response returns the first successful response.
-func (o *Operation) Response() *Response {
-	_, response := o.success()
-	return response
+// Success returns the first successful response by its status.
+func (o *Operation) Success() Entry[*Response] {
+	return o.ResponseList[slices.IndexFunc(o.ResponseList, func(r Entry[*Response]) bool { return strings.HasPrefix(r.Name, "2") })]
 }
 
 // Returns returns the body of the first successful response, or nil.
 func (o *Operation) Returns() *Media {
-	if _, response := o.success(); len(response.Content) > 0 {
-		return response.Content[0].Value
+	if content := o.Success().Value.Content; len(content) > 0 {
+		return content[0].Value
 	}
 	return nil
 }
@@ -284,7 +267,7 @@ func (r *Reference) data() []byte {
 			first := o.RequestBody.Content[0]
 			one.Body = &body{first.Name, o.RequestBody.Required, first.Value.Schema, first.Value.Example}
 		}
-		all = append(all, entry[operation]{o.ID, one})
+		all = append(all, Entry[operation]{o.ID, one})
 	}
 	return must(json.Marshal(map[string]any{"operations": all}, json.Deterministic(true)))
 }

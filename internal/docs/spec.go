@@ -134,9 +134,10 @@ func (e example) code() string {
 }
 
 // ordered is an object in the order of the text.
-type ordered[T any] []entry[T]
+type ordered[T any] []Entry[T]
 
-type entry[T any] struct {
+// Entry is a field of an object, by its name in the text.
+type Entry[T any] struct {
 	Name  string
 	Value T
 }
@@ -161,7 +162,7 @@ func (o *ordered[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 		if err != nil {
 			return err
 		}
-		e := entry[T]{Name: name.String()}
+		e := Entry[T]{Name: name.String()}
 		if err := json.UnmarshalDecode(dec, &e.Value); err != nil {
 			return err
 		}
