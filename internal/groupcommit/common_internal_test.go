@@ -516,6 +516,7 @@ func TestCommonGroupLooksUpRows(t *testing.T) {
 			SELECT 1, id, 1, 'Rex', 'rex', 'available' FROM generate_series(5, 1000) AS id;
 		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 10 FROM pets WHERE id > 4`)
 	f.exec("VACUUM ANALYZE")
+	f.exec("SELECT pg_stat_force_next_flush()") // the statements above have read rows too
 	pool, err := postgres.Open(t.Context(), f.database.DirectURL, 1)
 	if err != nil {
 		t.Fatal(err)

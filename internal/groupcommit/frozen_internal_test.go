@@ -9,10 +9,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"petstore/internal/event"
+	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
 
@@ -112,37 +114,49 @@ func emitting(petID, quantity int64, text string) *Write {
 // Others write to the account meanwhile, and their events come first.
 func TestFrozenClient(t *testing.T) {
 	t.Parallel()
-	const mark = "~~~~"
-	f := newFixture(t)
-	frozen, proxy := f.openFrozen(mark)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := frozen.Do(t.Context(), one, emitting(1, 5, strings.Repeat("x", 50_000)+strings.Repeat(mark, 100)))
-		ended <- err
-	}()
-	select {
-	case <-proxy.frozen:
-	case err := <-ended:
-		t.Fatalf("the client has not frozen: %v", err)
-	}
-	for reading := false; !reading; { // until the server has run the statements before
-		err := f.database.Pool.QueryRow(t.Context(), `SELECT EXISTS (
-			SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND state IN ('active', 'idle in transaction') AND wait_event = 'ClientRead')`).Scan(&reading)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := f.Do(t.Context(), one, emitting(2, 5, "y")); err != nil {
-		t.Errorf("a write of another client: %v", err)
-	}
-	close(proxy.thaw)
-	if err := <-ended; err != nil {
-		t.Errorf("the frozen client: %v", err)
-	}
-	var feed string
-	err := f.database.Pool.QueryRow(t.Context(), "SELECT string_agg(sequence || ' ' || right(data->>'text', 1), ', ' ORDER BY sequence) FROM events").Scan(&feed)
-	if err != nil || feed != "1 y, 2 ~" {
-		t.Errorf("the feed is %s, %v", feed, err)
+	for name, isApart := range map[string]bool{"in a common group": false, "in a group of its store": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const mark = "~~~~"
+			f := newFixture(t)
+			frozen, proxy := f.openFrozen(mark)
+			before := "idle in transaction" // the one statement of the batch has not arrived
+			if isApart {
+				frozen.apart.keep(one.AccountID, time.Hour)
+			}
+			if isApart || pgtest.Is(pgtest.Citus) {
+				before = "active" // the other statements of the batch have run
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := frozen.Do(t.Context(), one, emitting(1, 5, strings.Repeat("x", 50_000)+strings.Repeat(mark, 100)))
+				ended <- err
+			}()
+			select {
+			case <-proxy.frozen:
+			case err := <-ended:
+				t.Fatalf("the client has not frozen: %v", err)
+			}
+			for reading := false; !reading; { // until the server has run the statements before
+				err := f.database.Pool.QueryRow(t.Context(), `SELECT EXISTS (
+					SELECT FROM pg_stat_activity
+					WHERE datname = current_database() AND state = $1 AND wait_event = 'ClientRead')`, before).Scan(&reading)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := f.Do(t.Context(), one, emitting(2, 5, "y")); err != nil {
+				t.Errorf("a write of another client: %v", err)
+			}
+			close(proxy.thaw)
+			if err := <-ended; err != nil {
+				t.Errorf("the frozen client: %v", err)
+			}
+			var feed string
+			err := f.database.Pool.QueryRow(t.Context(), "SELECT string_agg(sequence || ' ' || right(data->>'text', 1), ', ' ORDER BY sequence) FROM events").Scan(&feed)
+			if err != nil || feed != "1 y, 2 ~" {
+				t.Errorf("the feed is %s, %v", feed, err)
+			}
+		})
 	}
 }

@@ -233,8 +233,13 @@ func (w *Write) rows(store Store) lockedRows {
 // New returns a Committer that writes to a database. Share the pool with everything else
 // that waits for locks of accounts.
 func New(database *postgres.DB, locks *admission.Pool[int64]) *Committer {
+	return newWith(spareGroups, database, locks)
+}
+
+// newWith is [New] with a number of spare groups.
+func newWith(spares int, database *postgres.DB, locks *admission.Pool[int64]) *Committer {
 	c := &Committer{db: database.Writing(), locks: locks, apart: newApart()}
-	limits := coalesce.Limits{Parallel: 1, Spare: spareGroups, Inputs: maxWrites}
+	limits := coalesce.Limits{Parallel: 1, Spare: spares, Inputs: maxWrites}
 	c.common = coalesce.New(limits, func(ctx context.Context, _ struct{}, writes []storeWrite) ([]outcome, error) {
 		decided, err := c.runCommon(ctx, writes)
 		return decided, failure(err, len(writes), false)
