@@ -295,6 +295,18 @@ func (p *tab) click(selector string) {
 	p.do(chromedp.Click(chromedp.CSS(selector)))
 }
 
+// copies does something that copies, and waits until an element says so, which it does for two seconds.
+func (p *tab) copies(element string, do func()) {
+	p.t.Helper()
+	get[bool](p, fmt.Sprintf(`(() => {
+		const element = %s;
+		window.copied = new Promise((resolve) => new MutationObserver(() => element.textContent === "Copied" && resolve(true)).observe(element, { childList: true }));
+		return true;
+	})()`, element))
+	do()
+	get[bool](p, "window.copied")
+}
+
 func (p *tab) press(keys string, modifiers ...chromedp.Modifier) {
 	p.t.Helper()
 	p.do(chromedp.KeyEvent(keys, chromedp.KeyModifiers(modifiers...)))

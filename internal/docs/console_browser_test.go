@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -192,7 +193,7 @@ func (s *shop) welcome(t *testing.T) {
 	if shown := get[bool](p, `document.querySelector("#sidebar").checkVisibility()`); shown {
 		t.Error("the sidebar is visible without a key")
 	}
-	for key, want := range map[string]string{"": "Enter an API key", "naïve key": "Enter an API key", s.key + "x": "API key"} {
+	for key, want := range map[string]string{"": "Enter an API key", "naïve key": "Enter an API key", s.key + "x": "invalid_api_key"} {
 		get[bool](p, `(document.querySelector(".key-form input").value = "", true)`)
 		p.click(".key-form input")
 		if key != "" {
@@ -363,6 +364,7 @@ func (s *shop) requests(t *testing.T) {
 	p.wait(`document.querySelector("dialog[open]").textContent.includes("` + id + `")`)
 	p.button("dialog", "Clear")
 	p.closed()
+	p.wait(`document.querySelector(".empty")?.textContent.includes("No request matches")`)
 	p.rows(0)
 
 	// A reader who leaves while the server clears the record leaves the list, too.
@@ -389,7 +391,7 @@ func (s *shop) hostileRequests(t *testing.T) {
 	s.as(t, key).do("POST", "/messages", "\xff\xfe\x00\x01binary")
 	p := s.signIn(t, s.key, "#requests/"+id, look{})
 	p.rows(4)
-	for i, want := range []string{"//4AAWJpbmFyeQ==", "of which the record has 16,384", script + "2", script} {
+	for i, want := range []string{"//4AAWJpbmFyeQ==", "of which the record has 16,384", script + "2", "X-Hostile"} {
 		p.click(fmt.Sprintf(".rows > li:nth-child(%d) a", i+1))
 		p.wait(fmt.Sprintf(`document.querySelector(".detail").textContent.includes(%q)`, strings.ReplaceAll(want, `"`, `\"`)))
 	}
@@ -445,6 +447,9 @@ func (s *shop) curlOfRequest(t *testing.T) {
 		{"GET", "/pets/..", "", nil, "X-Odd", "", http.StatusBadRequest},
 		{"GET", "/pets/.%2E", "", nil, "X-Odd", "", http.StatusBadRequest},
 	}
+	copyCommand := func() {
+		p.copies(`document.querySelector(".copying")`, func() { p.button(".detail", "Copy as cURL") })
+	}
 	for i, one := range sent {
 		if status, _ := s.as(t, key).do(one.method, one.path+one.query, one.body, one.header, one.value); status != one.status {
 			t.Fatalf("%s %s: status %d", one.method, one.path, status)
@@ -452,8 +457,7 @@ func (s *shop) curlOfRequest(t *testing.T) {
 		p.rows(2*i + 1)
 		p.click(".rows > li a")
 		p.wait(fmt.Sprintf(`document.querySelector(".detail h2")?.textContent.startsWith(%q)`, one.method+one.path))
-		p.button(".detail", "Copy as cURL")
-		p.wait(`document.querySelector(".copying").textContent === "Copied"`)
+		copyCommand()
 		command := get[string](p, "navigator.clipboard.readText()")
 		if strings.Contains(command, key) {
 			t.Errorf("the command has the key: %s", command)
@@ -484,8 +488,7 @@ func (s *shop) curlOfRequest(t *testing.T) {
 	p.rows(2*len(sent) + 1)
 	p.click(".rows > li a")
 	p.wait(`document.querySelector(".detail .method")?.textContent === "HEAD"`)
-	p.button(".detail", "Copy as cURL")
-	p.wait(`document.querySelector(".copying").textContent === "Copied"`)
+	copyCommand()
 	if command := get[string](p, "navigator.clipboard.readText()"); !strings.HasPrefix(command, "curl --head ") {
 		t.Errorf("curl would wait for the body: %s", command)
 	}
@@ -813,6 +816,7 @@ func (s *shop) report(t *testing.T) {
 	for range 3 {
 		s.as(t, key).do("GET", "/pets?token="+key, nil)
 	}
+	s.as(t, s.key).do("GET", "/sandboxes/"+id+"/requests?limit=1", nil, "Prefer", "wait=30") // the record has it a little later
 	p.button(".detail", "Judge")
 	p.wait(`document.querySelectorAll("[aria-label=Verdicts] > li").length > 10`)
 	if first := p.text("[aria-label=Verdicts] > li summary"); !strings.HasPrefix(first, "failed") {
@@ -839,8 +843,7 @@ func (s *shop) apiKeys(t *testing.T) {
 	// Without TLS, browsers have no clipboard API.
 	p.allowClipboard()
 	get[bool](p, `!(navigator.clipboard.writeText = () => Promise.reject(new Error()))`)
-	p.click("dialog .secret .copy")
-	p.wait(`document.querySelector("dialog .secret .copy").textContent === "Copied"`)
+	p.copies(`document.querySelector("dialog .secret .copy")`, func() { p.click("dialog .secret .copy") })
 	if got, want := get[string](p, "navigator.clipboard.readText()"), p.text("dialog .secret code"); got != want {
 		t.Errorf("copied %q, want the secret", got)
 	}
@@ -941,6 +944,7 @@ func (s *shop) lostServer(t *testing.T) {
 		return server
 	}
 	server := serve()
+	t.Cleanup(func() { server.Close() }) // after the tab
 	p := s.signIn(t, s.key, "#requests/"+id, look{url: "http://" + address})
 	s.as(t, key).do("GET", "/pets", nil)
 	p.rows(1)
@@ -955,7 +959,6 @@ func (s *shop) lostServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	server = serve()
-	t.Cleanup(func() { server.Close() })
 	p.wait(`document.querySelector(".state.live")`)
 	p.rows(3)
 	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/pets")`)
@@ -968,9 +971,14 @@ func (s *shop) lostServer(t *testing.T) {
 // lostResponses ends a connection inside the body of a response.
 func (s *shop) lostResponses(t *testing.T) {
 	id, key := s.sandbox(t, "lost responses", "empty")
-	var lost atomic.Bool // whether the next response of the list, or to a form, is lost
+	var lost atomic.Bool        // whether the next response of the list, or to a form, is lost
+	seen := make(chan struct{}) // closed after the note, which the page shows until the list has a response
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isLost := (strings.HasSuffix(r.URL.Path, "/requests") || r.Method == http.MethodPost) && lost.CompareAndSwap(true, false); !isLost {
+		isList := strings.HasSuffix(r.URL.Path, "/requests")
+		if isLost := (isList || r.Method == http.MethodPost) && lost.CompareAndSwap(true, false); !isLost {
+			if isList {
+				<-seen
+			}
 			s.server.ServeHTTP(w, r)
 			return
 		}
@@ -982,10 +990,13 @@ func (s *shop) lostResponses(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}))
 	t.Cleanup(server.Close)
+	see := sync.OnceFunc(func() { close(seen) })
+	t.Cleanup(see)
 	lost.Store(true)
 	p := s.signIn(t, key, "#requests/"+id, look{url: server.URL})
 	t.Cleanup(func() { p.expectFailures("ERR_") })
 	p.wait(`document.querySelector(".empty .problem-note")?.textContent.includes("The connection is lost. Trying again in 1 s.")`)
+	see()
 	p.wait(`document.querySelector(".state.live")`)
 	p.click(`#sidebar a[href^="#keys"]`)
 	p.rows(1)
@@ -1035,9 +1046,17 @@ func (s *shop) consoleWithoutData(t *testing.T) {
 // limited lets responses of another server than the shop's be 429.
 func (s *shop) limited(t *testing.T) {
 	id, _ := s.sandbox(t, "limited", "empty")
-	var refusals atomic.Int32
+	var requests atomic.Int32
+	seen := make(chan struct{}) // closed after the note, which the page shows until the list has a response
 	limits := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/requests") && refusals.Add(1) <= 2 {
+		isList, number := strings.HasSuffix(r.URL.Path, "/requests"), int32(0)
+		if isList {
+			number = requests.Add(1)
+		}
+		if number > 1 {
+			<-seen
+		}
+		if isList && number <= 2 {
 			w.Header().Set("Retry-After", "1")
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusTooManyRequests)
@@ -1047,8 +1066,11 @@ func (s *shop) limited(t *testing.T) {
 		s.server.ServeHTTP(w, r)
 	}))
 	t.Cleanup(limits.Close)
+	see := sync.OnceFunc(func() { close(seen) })
+	t.Cleanup(see)
 	p := s.signIn(t, s.key, "#requests/"+id, look{url: limits.URL})
 	p.wait(`document.querySelector(".empty .problem-note")?.textContent.includes("Too many requests. Trying again in 1 s.")`)
+	see()
 	p.wait(`document.querySelector(".state.live")`)
 	p.expectFailures("429")
 }

@@ -198,8 +198,7 @@ func (s *shop) samples(t *testing.T) {
 		for _, clipboard := range []string{"true", "!(navigator.clipboard.writeText = () => Promise.reject(new Error()))"} {
 			get[bool](p, `navigator.clipboard.writeText("before").then(() => true)`)
 			get[bool](p, clipboard)
-			p.click("#queueMessage .samples .copy")
-			p.wait(`document.querySelector("#queueMessage .samples .copy").textContent.startsWith("Copied")`)
+			p.copies(`document.querySelector("#queueMessage .samples .copy")`, func() { p.click("#queueMessage .samples .copy") })
 			if got := get[string](p, "navigator.clipboard.readText()"); got != strings.ReplaceAll(shown, masked(s.key), s.key) || !strings.Contains(got, s.key) {
 				t.Errorf("copied %q", got)
 			}
@@ -275,8 +274,7 @@ func (s *shop) maskedKey(t *testing.T) {
 	for _, language := range languages {
 		p.choose("getAccount", language, masked(s.key))
 		hidden("the sample in " + language)
-		p.click("#getAccount .samples .copy")
-		p.wait(`document.querySelector("#getAccount .samples .copy").textContent === "Copied"`)
+		p.copies(`document.querySelector("#getAccount .samples .copy")`, func() { p.click("#getAccount .samples .copy") })
 		if got := get[string](p, "navigator.clipboard.readText()"); !strings.Contains(got, s.key) || strings.Contains(got, "•") {
 			t.Errorf("copied %q", got)
 		}

@@ -183,17 +183,16 @@ func (s *shop) quickstart(t *testing.T) {
 	if panels, buttons := p.count("main .panel"), p.count("main .panel .copy"); panels != buttons || panels < 9 {
 		t.Errorf("%d panels have %d copy buttons", panels, buttons)
 	}
-	p.click("#send ~ .panel .copy")
-	p.wait(`document.querySelector("#send ~ .panel .copy").textContent === "Copied"`)
+	p.copies(`document.querySelector("#send ~ .panel .copy")`, func() { p.click("#send ~ .panel .copy") })
 
 	// The commands follow the reader's key.
 	const setting = `[...document.querySelectorAll("main .panel")].find((panel) => panel.textContent.includes("PETSTORE_API_KEY="))`
 	p.allowClipboard()
 	for _, key := range []string{s.key, "petstore_" + strings.Repeat("x", 30)} {
 		p.authorize(key, s.url)
-		p.wait(setting + `.querySelector(".copy").textContent === "Copy"`)
-		get[bool](p, `(`+setting+`.querySelector(".copy").click(), true)`)
-		p.wait(setting + `.querySelector(".copy").textContent === "Copied"`)
+		const button = setting + `.querySelector(".copy")`
+		p.wait(button + `.textContent === "Copy"`)
+		p.copies(button, func() { get[bool](p, `(`+button+`.click(), true)`) })
 		shown, copied := get[string](p, setting+`.querySelector("code").textContent`), get[string](p, "navigator.clipboard.readText()")
 		if !strings.Contains(shown, "PETSTORE_API_KEY="+masked(key)) || copied != strings.Replace(shown, masked(key), key, 1) {
 			t.Errorf("with the key %s, the page shows %q and copies %q", key, shown, copied)
