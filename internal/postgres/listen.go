@@ -60,7 +60,10 @@ type Listener struct {
 	// Alive is called when no notification since Connected is lost: at once, and
 	// then at least every [ListenSilence].
 	Alive func()
-	Log   *slog.Logger
+	// Patience is the time after which a connection that does not respond is dead; 0: 300 ms.
+	// [ListenSilence] does not hold with another one, which is for tests on slow machines.
+	Patience time.Duration
+	Log      *slog.Logger
 }
 
 // Run listens until ctx ends, and returns the error of ctx.
@@ -143,10 +146,10 @@ func (l *Listener) config() (*pgx.ConnConfig, error) {
 }
 
 // prove calls Alive if the connection is alive and the pool leads to the same server.
-// Both together take at most heartbeatTimeout. The response to the ping follows all
+// Both together take at most Patience. The response to the ping follows all
 // earlier notifications, so they have been heard.
 func (l *Listener) prove(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(l.Patience, heartbeatTimeout))
 	defer cancel()
 	if err := conn.Ping(ctx); err != nil {
 		return err

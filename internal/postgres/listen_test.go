@@ -43,6 +43,9 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
+// patience is the time after which a connection counts as silent in a test on a busy machine.
+const patience = 10 * time.Second
+
 func listen(t *testing.T, pool *postgres.DB) *ear {
 	t.Helper()
 	return listenAt(t, pool, "")
@@ -67,7 +70,8 @@ func listenAt(t *testing.T, pool *postgres.DB, url string) *ear {
 			default:
 			}
 		},
-		Log: slog.New(slog.NewTextHandler(e.log, nil)),
+		Patience: patience,
+		Log:      slog.New(slog.NewTextHandler(e.log, nil)),
 	}
 	go func() {
 		e.ended <- listener.Run(ctx)
@@ -236,13 +240,13 @@ func TestListenerFollowsThePool(t *testing.T) {
 	await(t, "alive on the pool's new server", e.alive)
 
 	// The pool moves to another server than the connected listener.
+	for len(e.connected) > 0 {
+		<-e.connected
+	}
 	proxy.leadTo(t, database.URL)
 	pool.Pool().Reset()
 	if err := pool.Ping(t.Context()); err != nil {
 		t.Fatal(err)
-	}
-	for len(e.connected) > 0 {
-		<-e.connected
 	}
 	await(t, "connected to the pool's server again", e.connected)
 	notify(t, database, "hello")
@@ -281,7 +285,7 @@ func TestListenerHearsBeforeItIsAlive(t *testing.T) {
 	defer cancel()
 	listening.Go(func() {
 		_ = (&postgres.Listener{
-			DB: pool, URL: database.URL, Channel: "some Channel", Log: slog.New(slog.DiscardHandler),
+			DB: pool, URL: database.URL, Channel: "some Channel", Patience: patience, Log: slog.New(slog.DiscardHandler),
 			Connected: func() { connected.Store(true) },
 			Heard:     func(payload string) { reports <- payload },
 			Alive:     func() { reports <- "alive" },

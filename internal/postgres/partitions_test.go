@@ -351,7 +351,8 @@ func TestMissingPartition(t *testing.T) {
 	t.Parallel()
 	const insert = "INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES (1, $1, now(), 0, 'x', '/', '{}')"
 	database := pgtest.New(t)
-	serving := open(t, database.URL, 4)
+	serving := open(t, database.URL, 10)
+	fill(t, serving, 10)
 	transactions := map[string]func(sequence int) error{
 		"Transact": func(sequence int) error {
 			_, err := postgres.Transact(t.Context(), serving, func(ctx context.Context, tx pgx.Tx) (pgconn.CommandTag, error) {

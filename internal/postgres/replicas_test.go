@@ -28,7 +28,6 @@ type replicated struct {
 // default, that is the standby.
 func openReplicas(t *testing.T, pair *pgtest.Pair, maxLag time.Duration, urls ...string) *replicated {
 	t.Helper()
-	const patience = 10 * time.Second // of a test on a busy machine
 	return openWithPatience(t, pair, maxLag, patience, urls...)
 }
 

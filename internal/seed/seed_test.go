@@ -324,16 +324,28 @@ func TestLoadIsNotLimitedByThePool(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	config := s.pool.Config()
-	config.ConnConfig.RuntimeParams["statement_timeout"] = "10ms"
+	config.ConnConfig.RuntimeParams["statement_timeout"] = "1s"
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	if err := seed.Load(t.Context(), pool, s.account, 5000, nil); err != nil {
+	loaded := make(chan error, 1)
+	err = pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+		if err := db.New(tx).StoreLock(t.Context(), s.account); err != nil {
+			return err
+		}
+		go func() { loaded <- seed.Load(t.Context(), pool, s.account, 10, nil) }()
+		if err := pgtest.AwaitLockWaiters(t.Context(), s.pool, 1); err != nil {
+			return err
+		}
+		_, err := tx.Exec(t.Context(), "SELECT pg_sleep(1.1)") // the other statement takes longer
+		return err
+	})
+	if err := errors.Join(err, <-loaded); err != nil {
 		t.Fatal(err)
 	}
-	if got := query(t, pool, "SHOW statement_timeout", pgx.RowTo[string])[0]; got != "10ms" {
+	if got := query(t, pool, "SHOW statement_timeout", pgx.RowTo[string])[0]; got != "1s" {
 		t.Errorf("a connection of the pool has statement_timeout %s afterwards", got)
 	}
 }
