@@ -124,17 +124,17 @@ type Gate struct {
 	// Limits are the shares and rates of clients.
 	Limits *Limits
 
-	deprecated     map[string]*deprecation // by method and path
-	compressor     *compressor
-	signingKey     readOnce[[]byte]
-	positions      readOnce[*httpjson.Sealer] // seals the positions of writes and pages
-	shuttingDown   atomic.Bool
-	shutDown       chan struct{} // closed when the server shuts down
-	schema         schemaChecks
-	engine         *gin.Engine
-	routes         []Route                               // of the API and the server
-	allowed        map[string]string                     // the headers Allow (RFC 9110, section 10.2.1) by path in the syntax of gin
-	observedRoutes atomic.Pointer[map[routeKey]observed] // do not modify
+	deprecated   map[string]*deprecation // by method and path
+	compressor   *compressor
+	signingKey   readOnce[[]byte]
+	positions    readOnce[*httpjson.Sealer] // seals the positions of writes and pages
+	shuttingDown atomic.Bool
+	shutDown     chan struct{} // closed when the server shuts down
+	schema       schemaChecks
+	engine       *gin.Engine
+	routes       []Route           // of the API and the server
+	patterns     map[string]string // the paths of routes by path in the syntax of gin
+	allowed      map[string]string // the headers Allow (RFC 9110, section 10.2.1) by path in the syntax of gin
 
 	// The value of the header API-Version, and more headers of responses to an origin.
 	// Requests share them: do not modify.
@@ -166,7 +166,6 @@ func New(options Options, api API) (*Gate, error) {
 	if err := g.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
 		return nil, fmt.Errorf("gate: trusted proxies: %w", err)
 	}
-	g.observedRoutes.Store(&map[routeKey]observed{})
 	return g, nil
 }
 

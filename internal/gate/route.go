@@ -137,7 +137,9 @@ func (g *Gate) newEngine() *gin.Engine {
 	engine.Use(g.logRequest)
 	engine.NoRoute(g.handler(Route{Handle: g.notFound}))
 
+	g.patterns = map[string]string{}
 	for _, r := range g.routes {
+		g.patterns[ginPath(r.Path)] = r.Path
 		registered := []string{r.Method}
 		if r.Method == http.MethodGet {
 			registered = getOrHead

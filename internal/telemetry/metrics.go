@@ -227,28 +227,18 @@ func (m *Metrics) StreamClosed() { m.streams.Dec() }
 // Injected counts a fault that a rule of a sandbox injected.
 func (m *Metrics) Injected(effect string) { m.injected.WithLabelValues(effect).Inc() }
 
-// Operation is one method of one route.
-type Operation struct {
-	Method, Route string
-
-	metrics *Metrics
-}
-
-// Operation returns the metrics of a method and route. Both become labels, so there
-// must be few of them.
-func (m *Metrics) Operation(method, route string) *Operation {
-	return &Operation{Method: method, Route: route, metrics: m}
-}
+// Operation is one method of one route. Both become labels, so there must be few of them.
+type Operation struct{ Method, Route string }
 
 // Start counts a request in flight, until End or Leave.
-func (o *Operation) Start() { o.metrics.inFlight.Inc() }
+func (m *Metrics) Start() { m.inFlight.Inc() }
 
 // End counts the response to a request.
-func (o *Operation) End(status int, took time.Duration) {
-	o.metrics.inFlight.Dec()
-	o.metrics.requests.WithLabelValues(o.Route, o.Method, strconv.Itoa(status)).Inc()
-	o.metrics.durations.WithLabelValues(o.Route, o.Method).Observe(took.Seconds())
+func (m *Metrics) End(o Operation, status int, took time.Duration) {
+	m.inFlight.Dec()
+	m.requests.WithLabelValues(o.Route, o.Method, strconv.Itoa(status)).Inc()
+	m.durations.WithLabelValues(o.Route, o.Method).Observe(took.Seconds())
 }
 
 // Leave ends a request without counting a response.
-func (o *Operation) Leave() { o.metrics.inFlight.Dec() }
+func (m *Metrics) Leave() { m.inFlight.Dec() }

@@ -57,7 +57,7 @@ func (t *Tracer) ShutDown(ctx context.Context) error {
 
 // Request starts the span of a request, as a child of the span in its traceparent
 // header. Handle the request with the context of the returned request.
-func (t *Tracer) Request(r *http.Request, o *Operation) (*http.Request, *Span) {
+func (t *Tracer) Request(r *http.Request, o Operation) (*http.Request, *Span) {
 	if t == nil {
 		return r, nil
 	}
