@@ -167,7 +167,11 @@ func closeShared() {
 // before the pool closes.
 func openPool(database *pgtest.Database) (*postgres.DB, error) {
 	const maxConns = 12 // as a server has at least by default
-	return postgres.Open(context.Background(), database.URL, maxConns)
+	pool, err := postgres.Open(context.Background(), database.URL, maxConns)
+	if err == nil {
+		pool.WaitAtMost(5 * time.Second) // less than RequestTimeout
+	}
+	return pool, err
 }
 
 // startWith starts a server and creates the account of its client.

@@ -218,7 +218,7 @@ func TestTooManyWebhooks(t *testing.T) {
 	const requests, most = 60, 20
 	servers := make([]*petstore, 6)
 	for i := range servers {
-		servers[i] = p.with(func(*api.Options) {})
+		servers[i] = p.patient() // with its own pool
 	}
 	statuses := make([]int, requests)
 	atOnce(t, requests, func(i int) error {

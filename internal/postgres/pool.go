@@ -77,6 +77,7 @@ type shared struct {
 	writers     writers
 	falling     chan struct{} // limits the reads that a replica could have served
 	servers     serverCounts
+	longestWait time.Duration   // for a connection: acquireTimeout, except in tests
 	lastReset   atomic.Int64    // in Unix nanoseconds
 	outside     *pgx.ConnConfig // for connections outside the pool
 	settings    settings
@@ -120,7 +121,7 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 		writers:  writers{connections: make(chan struct{}, forWrites)},
 		falling:  make(chan struct{}, max(1, maxConns/fallingShare)),
 		outside:  config.ConnConfig.Copy(),
-		settings: wanted,
+		settings: wanted, longestWait: acquireTimeout,
 	}}
 	config.MaxConns = int32(maxConns) //nolint:gosec // bounded by the configuration
 	config.MaxConnLifetime = maxConnLifetime
@@ -182,6 +183,10 @@ func (d *DB) Close() {
 
 // Pool returns the pool, for callers that need their own connection.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
+
+// WaitAtMost changes how long statements of all handles of the pool wait for a connection. Tests
+// on slow machines call it before the first statement.
+func (d *DB) WaitAtMost(longest time.Duration) { d.longestWait = longest }
 
 // Writing returns a handle of the same pool for statements that write. Writes leave
 // a few connections to reads, which would otherwise wait behind them.
@@ -265,7 +270,7 @@ func (d *DB) acquire(ctx context.Context) (*connection, error) {
 	if len(nodes) == 1 { // first, so that its statements do not wait with places of others
 		limits = append([]chan struct{}{nodes[0].places}, limits...)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errPoolExhausted)
+	ctx, cancel := context.WithTimeoutCause(ctx, d.longestWait, errPoolExhausted)
 	defer cancel()
 	for i, limit := range limits {
 		select {
