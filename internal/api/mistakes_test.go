@@ -1,11 +1,11 @@
 package api_test
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -28,9 +28,9 @@ import (
 type program struct {
 	*petstore
 
-	owner *petstore // of its sandbox
-	agent string
-	http  *http.Client
+	sandbox int64
+	agent   string
+	http    *http.Client
 	// streams is whether it sends bodies without their length.
 	streams bool
 }
@@ -39,7 +39,8 @@ type program struct {
 func programIn(p *petstore) *program {
 	transport := &http.Transport{DisableKeepAlives: true} // which would repeat requests by itself
 	p.t.Cleanup(transport.CloseIdleConnections)
-	return &program{petstore: p.inSandbox(stores.SampleShop), owner: p, agent: "program/1", http: &http.Client{Transport: transport}}
+	id, key := p.sandbox(p.accountID(), stores.SampleShop)
+	return &program{petstore: p.as(key), sandbox: id, agent: "program/1", http: &http.Client{Transport: transport}}
 }
 
 // reply is the response to a program; status 0: there was none.
@@ -52,7 +53,19 @@ type reply struct {
 // call sends a request.
 func (p *program) call(method, target, body string, header ...string) (got reply) {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(p.t.Context(), method, p.url+target, strings.NewReader(body))
+	response, err := p.open(p.t.Context(), method, target, body, header...)
+	if err != nil {
+		return got
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body)
+	return reply{response.StatusCode, response.Header, string(text)}
+}
+
+// open is call until the response begins.
+func (p *program) open(ctx context.Context, method, target, body string, header ...string) (*http.Response, error) {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(ctx, method, p.url+target, strings.NewReader(body))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -67,33 +80,7 @@ func (p *program) call(method, target, body string, header ...string) (got reply
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
-	response, err := p.http.Do(request)
-	if err != nil {
-		return got
-	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body)
-	return reply{response.StatusCode, response.Header, string(text)}
-}
-
-// hurries sends a GET a number of times at once, on one connection. So the pauses at the server are
-// short, however busy the machine is.
-func (p *program) hurries(path string, number int) {
-	p.t.Helper()
-	host := strings.TrimPrefix(p.url, "http://")
-	conn, err := new(net.Dialer).DialContext(p.t.Context(), "tcp", host)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer conn.Close()
-	request := "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nAuthorization: Bearer " + p.key + "\r\nUser-Agent: " + p.agent + "\r\n"
-	all := strings.Repeat(request+"\r\n", number-1) + request + "Connection: close\r\n\r\n"
-	if _, err := io.WriteString(conn, all); err != nil {
-		p.t.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, conn); err != nil {
-		p.t.Fatal(err)
-	}
+	return p.http.Do(request)
 }
 
 // rest waits for a pause.
@@ -109,31 +96,13 @@ func (p *program) fails(operation string, status, number int) {
 	p.setFaults(object{"operation": operation, "effect": "status", "status": status, "first": number})
 }
 
-// again repeats a mistake until the report finds it, each time in a new sandbox. A busy machine
-// makes pauses longer, which can hide the mistake.
-func (p *program) again(rule string, want report.Status, mistake func()) {
+// paced makes requests begin with an interval. It waits for them, and changes their times in the
+// record, so a busy machine does not change the pauses.
+func (p *program) paced(requests int, interval time.Duration) {
 	p.t.Helper()
-	for i := range 20 {
-		if i > 0 {
-			p.petstore = p.owner.inSandbox(stores.SampleShop)
-		}
-		mistake()
-		if p.judged(rule).Status == want {
-			return
-		}
-	}
-}
-
-// judged returns the verdict of the report. Other tests of the account also ask for reports, of
-// which one runs at a time.
-func (p *program) judged(rule string) report.Result {
-	p.t.Helper()
-	var got *response
-	eventually(p.t, 20*time.Second, func() bool {
-		got = p.get(ownReport)
-		return got.status != http.StatusTooManyRequests
-	})
-	return verdict(decode[report.Report](got.want(200)), rule)
+	p.report(requests)
+	p.exec("UPDATE exchanges SET microseconds = 1, started_at = to_timestamp($2::float8 + number * $3::float8) WHERE account_id = $1",
+		p.sandbox, time.Now().Unix(), interval.Seconds())
 }
 
 // loses loses the response to the next request for an operation.
@@ -193,30 +162,28 @@ var mistakes = []struct {
 		p.fails("listPets", 503, 1)
 		p.call("GET", "/pets", "")
 		p.call("GET", "/pets", "")
+		p.paced(2, 800*time.Millisecond)
 	}},
 	{"retry_backoff", report.Failed, func(p *program) { // no pauses
-		p.again("retry_backoff", report.Failed, func() {
-			p.fails("listPets", 502, 6)
-			p.hurries("/pets", 7)
-		})
+		p.fails("listPets", 502, 6)
+		for range 7 {
+			p.call("GET", "/pets", "")
+		}
+		p.paced(7, time.Millisecond)
 	}},
 	{"retry_backoff", report.Warning, func(p *program) { // equal pauses
-		p.again("retry_backoff", report.Warning, func() {
-			p.fails("listPets", 500, 5)
-			for range 6 {
-				p.call("GET", "/pets", "")
-				p.rest(300 * time.Millisecond)
-			}
-		})
+		p.fails("listPets", 500, 5)
+		for range 6 {
+			p.call("GET", "/pets", "")
+		}
+		p.paced(6, 300*time.Millisecond)
 	}},
 	{"retry_jitter", report.Warning, func(p *program) {
-		p.again("retry_jitter", report.Warning, func() {
-			p.fails("listPets", 502, 8)
-			for range 5 {
-				p.call("GET", "/pets", "")
-				p.rest(200 * time.Millisecond)
-			}
-		})
+		p.fails("listPets", 502, 8)
+		for range 5 {
+			p.call("GET", "/pets", "")
+		}
+		p.paced(5, 200*time.Millisecond)
 	}},
 	{"retry_ends", report.Failed, func(p *program) {
 		p.fails("listPets", 504, 20)
@@ -225,15 +192,25 @@ var mistakes = []struct {
 		}
 	}},
 	{"retry_patience", report.Warning, func(p *program) {
-		p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": 5000, "first": 1})
-		p.http.Timeout = time.Second
-		p.call("GET", "/pets", "")
+		p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": 9000, "first": 1})
+		ctx, leave := context.WithCancel(p.t.Context())
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			if response, err := p.open(ctx, "GET", "/pets", ""); err == nil {
+				response.Body.Close()
+			}
+		}()
+		p.until("the request is delayed", func() bool { return p.matched()[0] == 1 })
+		leave()
+		<-left
 	}},
 	{"limit_no_burst", report.Failed, func(p *program) {
 		p.fails("*", 429, 6)
 		for i := range 6 {
 			p.call("GET", "/pets/"+strconv.Itoa(i+1), "")
 		}
+		p.paced(6, time.Millisecond)
 	}},
 	{"limit_count_once", report.Warning, func(p *program) {
 		for next := "/pets?limit=5"; next != ""; {
@@ -321,8 +298,8 @@ var mistakes = []struct {
 	}},
 	{"not_deprecated", report.Warning, func(p *program) { p.call("GET", "/pets/1", "") }},
 	{"known_paths", report.Failed, func(p *program) {
+		p.petstore = p.trusting()
 		p.call("GET", "/pets", "")
-		p.verifier.Trust() // a wrong path makes no lookup of the key
 		for range 3 {
 			p.call("GET", "/v2/pet/findByStatus", "")
 		}
@@ -338,15 +315,17 @@ var mistakes = []struct {
 		p.call("POST", "/categories", `{"name": "Axolotls"}`)
 		p.loses("listEvents")
 		p.call("GET", "/events", "", "Accept", "text/event-stream")
-		p.rest(250 * time.Millisecond)
-		p.http.Timeout = 500 * time.Millisecond
-		p.call("GET", "/events?after=latest", "", "Accept", "text/event-stream")
+		p.report(2) // the stream has ended
+		if opened, err := p.open(p.t.Context(), "GET", "/events?after=latest", "", "Accept", "text/event-stream"); err == nil {
+			opened.Body.Close()
+		}
 	}},
 	{"stream_waits", report.Failed, func(p *program) {
 		p.fails("listEvents", 503, 10)
 		for range 4 {
 			p.call("GET", "/events", "", "Accept", "text/event-stream")
 		}
+		p.paced(4, time.Millisecond)
 	}},
 }
 
@@ -430,7 +409,7 @@ func (p *program) find(rule string, want report.Status) {
 	var got report.Result
 	deadline := time.Now().Add(20 * time.Second)
 	for pause := 25 * time.Millisecond; got.Status != want; pause = min(2*pause, 400*time.Millisecond) {
-		if got = p.judged(rule); time.Now().After(deadline) {
+		if got = verdict(p.report(0), rule); time.Now().After(deadline) {
 			p.t.Fatalf("%s is %s, want %s: %s", rule, got.Status, want, got.Summary)
 		}
 		p.rest(pause)
