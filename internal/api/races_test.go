@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"petstore/internal/api"
 	"petstore/internal/pgtest"
 )
 
@@ -60,8 +59,8 @@ func TestRacesOfTwo(t *testing.T) {
 	const rounds = 6
 	// Each event goes to its own server, because orders of one pet on one server
 	// share a statement.
-	p := startAlone(t)
-	other := p.with(func(*api.Options) {})
+	p := startAlone(t).patient()
+	other := p.patient()
 	for _, race := range []struct {
 		name     string
 		before   shelf

@@ -461,8 +461,8 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 	metrics := telemetry.NewMetrics()
 	p, _ := start(t).faultSandbox()
 	petID := p.newPet("one", 10)
-	p = p.with(func(o *api.Options) { o.RequestTimeout, o.Metrics = time.Second, metrics })
-	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 1100})
+	p = p.with(func(o *api.Options) { o.RequestTimeout, o.Metrics = 3*time.Second, metrics })
+	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 3100})
 	atOnce(t, 4, func(i int) error {
 		request := []struct {
 			method, target string
@@ -479,7 +479,7 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if took := time.Since(began); resp.status != request.status || resp.header.Get("Petstore-Fault") != "0" || took < 1100*time.Millisecond {
+		if took := time.Since(began); resp.status != request.status || resp.header.Get("Petstore-Fault") != "0" || took < 3100*time.Millisecond {
 			return fmt.Errorf("%s: %d after %s with Petstore-Fault %q: %s", resp.what, resp.status, took, resp.header.Get("Petstore-Fault"), resp.body)
 		}
 		if lines := p.logged(fmt.Sprint("delayed-", i)); len(lines) != 1 || lines[0].Fault != "0/delay" {
@@ -488,7 +488,7 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 		return nil
 	})
 	text := exposed(t, metrics)
-	for _, want := range []string{`petstore_injected_faults_total{effect="delay"} 4`, `petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="1"} 1`} {
+	for _, want := range []string{`petstore_injected_faults_total{effect="delay"} 4`, `petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="2.5"} 1`} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no line %s in\n%s", want, text)
 		}
