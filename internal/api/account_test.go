@@ -376,7 +376,7 @@ func TestLastAdminKey(t *testing.T) {
 // requests have seen the other's key as valid.
 func TestAdminsRevokeEachOther(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := startAlone(t).patient()
 	one := p.makeKey("one", "admin")
 	two := p.makeKey("two", "admin")
 	p.revoke(p.keyID())

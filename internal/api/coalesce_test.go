@@ -44,7 +44,7 @@ type turnstile struct {
 // names.
 func newTurnstile(t *testing.T, names string) *turnstile {
 	t.Helper()
-	const maxConns, maxStatements = 8, 1000
+	const maxConns, maxStatements = 16, 1000
 	s := &turnstile{
 		petstore: start(t),
 		queries:  regexp.MustCompile(`^-- name: (` + names + `) `),
