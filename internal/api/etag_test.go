@@ -544,7 +544,6 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 func TestRaceForOneTag(t *testing.T) {
 	t.Parallel()
 	const clients, heldUp, rounds = 20, 6, 4
-	p := startAlone(t)
 	for _, race := range []struct {
 		name   string
 		method string
@@ -558,7 +557,7 @@ func TestRaceForOneTag(t *testing.T) {
 	} {
 		t.Run(race.name, func(t *testing.T) {
 			t.Parallel()
-			p := p.in(t)
+			p := startAlone(t) // heldUp waits for any statement that waits
 			for round := range rounds {
 				s := p.stage(on("available", 5, 1))
 				target := race.target(s)

@@ -39,6 +39,9 @@ func (s *Server) WaitingForEvents() int { return s.feed.Waiting() }
 // WaitingForRecords returns the number of requests that wait for exchanges.
 func (s *Server) WaitingForRecords() int { return s.exchanges.Waiting() }
 
+// IsCountWaiting reports whether an expensive query waits for its turn.
+func (s *Server) IsCountWaiting() bool { return s.gate.Limits.Counts.IsContended() }
+
 // Judging has functions to call before a report is judged, by the URL of its guides.
 var Judging = watchJudge()
 

@@ -164,6 +164,10 @@ func TestDatabaseUnavailable(t *testing.T) {
 func TestDatabaseSlow(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).readingPrimary()
+	p.pool.WaitAtMost(time.Second) // as in production
+	impatient := *p.client
+	impatient.Timeout = 8 * time.Second // without the checks of a response
+	p.client = &impatient
 	p.oneOfEach()
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "account_state", "api_keys", "events", "webhooks", "webhook_deliveries"}
 	saving := p.as(p.newKey("saving", auth.Admin)) // an account has one place for a new sandbox or sample
@@ -184,7 +188,6 @@ func TestDatabaseSlow(t *testing.T) {
 	}
 	p.verifier.Trust() // so that the operations wait, and not the verifier
 	atOnce(t, len(all), func(i int) error {
-		began := time.Now()
 		from := p
 		if all[i].method == http.MethodPost && all[i].target == samplesPath {
 			from = saving
@@ -193,8 +196,8 @@ func TestDatabaseSlow(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if took := time.Since(began); resp.status != 503 || took > 8*time.Second {
-			return fmt.Errorf("%s: %d after %s: %s", resp.what, resp.status, took, resp.body)
+		if resp.status != 503 {
+			return fmt.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
 		}
 		return nil
 	})

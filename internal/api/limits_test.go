@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -921,7 +920,8 @@ func TestExpensiveRequests(t *testing.T) {
 	}
 	p.as(third).do("GET", "/messages", nil, "Prefer", "count=exact").wantRejected(503, "unavailable")
 	p.as(third).get("/messages").want(200)
-	summary(third) // waits for its turn
+	summary(third)
+	eventually(t, 8*time.Second, p.server.IsCountWaiting)
 	release()
 	for _, receive := range summaries {
 		receive().want(200)
@@ -1001,42 +1001,46 @@ func (p *petstore) withSession(settings ...string) *petstore {
 // WriteTimeout.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
-	const timeout = time.Second
-	p := startAlone(t).with(func(o *api.Options) { o.RequestTimeout = timeout })
-	server := httptest.NewUnstartedServer(p.server)
-	server.Config.WriteTimeout = timeout * 3 / 2
-	server.Start()
-	t.Cleanup(server.Close)
-	post := func() *response {
-		text := []byte(`{"message":"slow, but whole"}`)
-		// The server asks for the body when the time of the request has started.
-		requested := make(chan struct{})
-		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(requested) }})
-		body, writer := io.Pipe()
-		go func() {
-			_, _ = writer.Write(text[:10])
-			<-requested
-			late, cancel := context.WithTimeout(ctx, timeout)
-			defer cancel()
-			<-late.Done()
-			_, _ = writer.Write(text[10:])
-			writer.Close()
-		}()
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/messages", body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header = http.Header{"Authorization": {"Bearer " + p.key}, "Content-Type": {"application/json"}, "Expect": {"100-continue"}}
-		resp, err := p.send(request, text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp
+	const timeout, writeTimeout = 2 * time.Second, 4 * time.Second
+	for name, late := range map[string]time.Duration{"handled": writeTimeout, "unavailable": timeout} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startAlone(t).patient(func(o *api.Options) { o.RequestTimeout = timeout })
+			server := httptest.NewUnstartedServer(p.server)
+			server.Config.WriteTimeout = writeTimeout
+			server.Start()
+			t.Cleanup(server.Close)
+			if name == "unavailable" {
+				p.lockTable("messages", 0, func() {})
+			}
+			text := []byte(`{"message":"slow, but whole"}`)
+			// The server asks for the body when the time of the request has started.
+			requested := make(chan struct{})
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(requested) }})
+			body, writer := io.Pipe()
+			go func() {
+				_, _ = writer.Write(text[:10])
+				<-requested
+				<-time.After(late)
+				_, _ = writer.Write(text[10:])
+				writer.Close()
+			}()
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/messages", body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header = http.Header{"Authorization": {"Bearer " + p.key}, "Content-Type": {"application/json"}, "Expect": {"100-continue"}}
+			resp, err := p.send(request, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "unavailable" {
+				resp.wantUnavailable()
+			} else {
+				resp.want(202)
+			}
+		})
 	}
-	post().want(202)
-
-	defer p.lockTable("messages", 0, func() {})()
-	post().wantUnavailable()
 }
 
 // TestTimeLimits checks the limits of a request and of a statement, each far
@@ -1048,8 +1052,12 @@ func TestTimeLimits(t *testing.T) {
 	shortRequest := p.with(func(o *api.Options) { o.RequestTimeout = short })
 	shortStatement := p.withSession("statement_timeout", short.String())
 	shortLock := p.withSession("lock_timeout", short.String())
+	servers := map[string]*petstore{"request": shortRequest, "statement": shortStatement, "lock": shortLock}
+	for _, p := range servers {
+		p.get("/pets") // opens a connection
+	}
 	defer p.lockTable("pets", 0, func() {})()
-	for what, p := range map[string]*petstore{"request": shortRequest, "statement": shortStatement, "lock": shortLock} {
+	for what, p := range servers {
 		t.Run(what, func(t *testing.T) {
 			const limitOfLocks = 2 * time.Second
 			began := time.Now()
