@@ -203,26 +203,17 @@ func (w *Worker) Run(ctx context.Context) {
 	renewal.Wait()
 }
 
-// place waits for a place at the database, and returns a function that leaves it.
-func (w *Worker) place(ctx context.Context, payer int64) (leave func(), err error) {
-	if err := w.places.Take(ctx, payer, 1); err != nil {
-		return nil, err
-	}
-	return func() { w.places.Give(payer, 1) }, nil
-}
-
 // change runs an action in a transaction, when its payer has a place for it. The transaction
 // numbers the events that the action returns together with COMMIT, because all writers of
 // the account wait for that. It then wakes those that wait for them.
 func (w *Worker) change(ctx context.Context, payer, accountID int64, action func(context.Context, *db.Queries) ([]event.Event, error)) error {
-	leave, err := w.place(ctx, payer)
-	if err != nil {
+	if err := w.places.Take(ctx, payer, 1); err != nil {
 		return err
 	}
-	defer leave()
+	defer w.places.Give(payer, 1)
 	ctx = w.db.ForAccounts(ctx, accountID)
 	emitted := 0
-	err = postgres.TransactThen(ctx, w.db, func(ctx context.Context, tx pgx.Tx, last *postgres.Pipeline) error {
+	err := postgres.TransactThen(ctx, w.db, func(ctx context.Context, tx pgx.Tx, last *postgres.Pipeline) error {
 		events, err := action(ctx, db.New(tx))
 		if err == nil {
 			event.Queue(ctx, db.New(last), accountID, events, event.NewestIDs{})

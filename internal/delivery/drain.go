@@ -161,11 +161,10 @@ func (d *drain) where(ctx context.Context) (*target, error) {
 	if d.to != nil && time.Since(d.to.readAt) < targetAge {
 		return d.to, nil
 	}
-	leave, err := d.place(ctx, d.payer)
-	if err != nil {
+	if err := d.places.Take(ctx, d.payer, 1); err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer d.places.Give(d.payer, 1)
 	row, err := d.queries.WebhookTarget(ctx, db.WebhookTargetParams{AccountID: d.AccountID, ID: d.WebhookID, Lease: d.lease})
 	if errors.Is(err, pgx.ErrNoRows) {
 		d.stop()
@@ -222,11 +221,10 @@ type delivery struct {
 
 // due returns deliveries that are due, with the bodies of their requests.
 func (d *drain) due(ctx context.Context, after position, batch int32) ([]delivery, error) {
-	leave, err := d.place(ctx, d.payer)
-	if err != nil {
+	if err := d.places.Take(ctx, d.payer, 1); err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer d.places.Give(d.payer, 1)
 	rows, err := d.queries.DeliveriesDue(ctx, db.DeliveriesDueParams{AccountID: d.AccountID, WebhookID: d.WebhookID, AfterTime: after.at, AfterID: after.id, PageSize: batch})
 	if err != nil {
 		return nil, fmt.Errorf("delivery: reading deliveries: %w", err)
@@ -345,11 +343,10 @@ func (d *drain) expire(ctx context.Context) error {
 
 // expired returns deliveries that have waited too long, and the time of the database.
 func (d *drain) expired(ctx context.Context) (due []delivery, now time.Time, err error) {
-	leave, err := d.place(ctx, d.payer)
-	if err != nil {
+	if err := d.places.Take(ctx, d.payer, 1); err != nil {
 		return nil, now, err
 	}
-	defer leave()
+	defer d.places.Give(d.payer, 1)
 	if now, err = d.queries.Clock(ctx); err != nil {
 		return nil, now, err
 	}

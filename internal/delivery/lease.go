@@ -117,11 +117,10 @@ func outlive(ctx context.Context, d time.Duration) (longer context.Context, canc
 // claim takes the lease of the webhook. It reports false if another process has it, or if
 // nobody may deliver at present.
 func (d *drain) claim(ctx context.Context) (claimed bool, err error) {
-	leave, err := d.place(ctx, d.payer)
-	if err != nil {
+	if err := d.places.Take(ctx, d.payer, 1); err != nil {
 		return false, err
 	}
-	defer leave()
+	defer d.places.Give(d.payer, 1)
 	d.renewed = time.Now()
 	claim, err := d.queries.WebhookClaim(ctx, db.WebhookClaimParams{AccountID: d.AccountID, ID: d.WebhookID})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -153,11 +152,10 @@ func (d *drain) forget() {
 func (d *drain) release(ctx context.Context) (rest db.WebhookDueRow, err error) {
 	d.webhooks.listen(d.endpoint)
 	err = d.persist(ctx, "could not release a webhook; trying again", func() error {
-		leave, err := d.place(ctx, d.payer)
-		if err != nil {
+		if err := d.places.Take(ctx, d.payer, 1); err != nil {
 			return err
 		}
-		defer leave()
+		defer d.places.Give(d.payer, 1)
 		rest, err = postgres.Transact(ctx, d.db, func(ctx context.Context, tx pgx.Tx) (rest db.WebhookDueRow, err error) {
 			queries := db.New(tx)
 			released, err := queries.WebhookRelease(ctx, db.WebhookReleaseParams{AccountID: d.AccountID, ID: d.WebhookID, Lease: d.lease})
