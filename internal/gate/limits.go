@@ -181,9 +181,6 @@ func (l *Limits) Charge(identity auth.Identity, cost int) {
 // countFailure counts a failed authentication. It returns the failure, or
 // [errTooManyFailures] if the address has exceeded its limit.
 func (l *Limits) countFailure(c *gin.Context, failure *httpjson.Error) error {
-	if l.failures == nil {
-		return failure
-	}
 	if bucket := l.failures.Take(clientNetwork(c), 1); !bucket.Taken {
 		requestOf(c).limitReached = telemetry.AddressLimit
 		return errTooManyFailures.WithRetryAfter(bucket.Wait)
@@ -193,9 +190,6 @@ func (l *Limits) countFailure(c *gin.Context, failure *httpjson.Error) error {
 
 // overFailureLimit is an [auth.OverLimit].
 func (l *Limits) overFailureLimit(c *gin.Context) (network netip.Addr, over bool) {
-	if l.failures == nil {
-		return netip.Addr{}, false
-	}
 	network = clientNetwork(c)
 	return network, l.failures.Empty(network)
 }
