@@ -87,6 +87,7 @@ func (f *feed) open() *postgres.DB {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(database.Close)
+	database.WaitAtMost(30 * time.Second) // on a busy machine
 	return database
 }
 
@@ -134,6 +135,12 @@ func (f *feed) start(options delivery.Options) (worker *delivery.Worker, stop fu
 	})
 	f.t.Cleanup(stop)
 	return worker, stop
+}
+
+// awaitIdle waits until nobody delivers to the only webhook any more, after somebody has.
+func (f *feed) awaitIdle() {
+	f.t.Helper()
+	await(f, true, "SELECT lease > 0 AND lease_until IS NULL FROM webhooks")
 }
 
 // webhook creates a webhook for a receiver and returns its id.

@@ -9,9 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"petstore/db"
+	"petstore/internal/admission"
 	"petstore/internal/delivery"
 	"petstore/internal/event"
+	"petstore/internal/pgtest"
 	"petstore/internal/webhook"
 )
 
@@ -36,12 +40,23 @@ func TestAccountsTakeTurns(t *testing.T) {
 		busy.addBacklog(5000)
 	}
 	f.webhook(to.url)
-	worker := f.work()
-	await(f, true, "SELECT bool_and(after_sequence > 0) FROM (SELECT max(after_sequence) AS after_sequence FROM webhooks WHERE account_id <> $1 GROUP BY account_id) AS begun", f.account)
-	f.emit(event.Reset())
-	worker.Wake(f.account)
+	err := pgx.BeginFunc(t.Context(), f.owner.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "LOCK TABLE webhook_deliveries IN SHARE MODE"); err != nil {
+			return err
+		}
+		worker := f.work()
+		if err := pgtest.AwaitLockWaiters(t.Context(), f.owner.Pool, int(admission.Dispatches.Total)); err != nil { // all turns are taken
+			return err
+		}
+		f.emit(event.Reset())
+		worker.Wake(f.account)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	to.await(1)
-	if done := read[int64](f, "SELECT count(*) FROM webhooks WHERE after_sequence = 5000"); done > 0 {
+	if done := read[int64](f, "SELECT count(*) FROM webhook_deliveries AS busy JOIN webhook_deliveries AS quick ON quick.account_id = $1 WHERE busy.sequence = 5000 AND busy.created_at < quick.created_at", f.account); done > 0 {
 		t.Errorf("%d webhooks had a backlog of 5,000 events dispatched before the event of another account", done)
 	}
 }

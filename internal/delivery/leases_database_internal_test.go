@@ -107,6 +107,7 @@ func newLab(t *testing.T, tracers ...pgx.QueryTracer) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(database.Close)
+	database.WaitAtMost(30 * time.Second) // on a busy machine
 	worker := New(Options{
 		DB: database, Vault: &webhook.Vault{}, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 		Disabled: func(context.Context, *db.Queries, int64, string) ([]byte, error) { return []byte("{}"), nil },
