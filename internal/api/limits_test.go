@@ -992,6 +992,7 @@ func (p *petstore) withSession(settings ...string) *petstore {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	pool.WaitAtMost(5 * time.Second)
 	p.t.Cleanup(pool.Close)
 	return p.with(func(o *api.Options) { o.DB, o.Verifier = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())) })
 }
