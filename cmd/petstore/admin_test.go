@@ -17,7 +17,7 @@ import (
 // addresses returns the URLs of the API and of the admin address.
 func (p *process) addresses() (base, admin string) {
 	p.t.Helper()
-	found := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindAllString(p.expect("listening"), 2)
+	found := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindAllString(p.listening(), 2)
 	if len(found) != 2 {
 		p.t.Fatalf("the program does not print its addresses:\n%s", strings.Join(p.output, "\n"))
 	}

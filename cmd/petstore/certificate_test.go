@@ -171,7 +171,7 @@ func TestDevHTTPS(t *testing.T) {
 	p := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev", "--https")
 	p.expect("https://localhost:")
 	p.expect("curl --cacert .petstore/cert.pem")
-	p.expect("listening")
+	p.listening()
 	wantPrivate(t, filepath.Join(dir, devDir))
 	stdout, stderr, err := executeIn(t, dir, nil, "", "api", "/pets?limit=1")
 	if err != nil || !strings.Contains(stdout, `"id":1`) {

@@ -23,7 +23,7 @@ type shop struct {
 
 	mu     sync.Mutex
 	server *process
-	base   string // URL of the database
+	base   string // URL of the server
 }
 
 // openShop starts a server on a database with one pet that has plenty of stock.
@@ -48,9 +48,12 @@ func (s *shop) begin() {
 	s.server, s.base = server, base
 }
 
-// kill kills the server, like a power failure.
+// kill kills the server, like a power failure. Another test may get its port.
 func (s *shop) kill() {
 	s.t.Helper()
+	s.mu.Lock()
+	s.base = "http://127.0.0.1:1"
+	s.mu.Unlock()
 	s.server.end(syscall.SIGKILL)
 }
 

@@ -267,7 +267,7 @@ func TestSilentFirstHost(t *testing.T) {
 		for name, hosts := range map[string][2]string{"host": {"127.0.0.1", parsed.Hostname()}, "port": {silent[len("127.0.0.1:"):], parsed.Port()}} {
 			query.Set(name, hosts[0]+","+cmp.Or(query.Get(name), hosts[1]))
 		}
-		query.Set("connect_timeout", "1")
+		query.Set("connect_timeout", "2")
 		parsed.Host, parsed.RawQuery = "", query.Encode()
 		return "DATABASE_URL=" + parsed.String()
 	}

@@ -344,7 +344,7 @@ func TestExportFollows(t *testing.T) {
 	if !slices.ContainsFunc(p.output, func(line string) bool { return strings.HasSuffix(line, `"name":"first"}`) }) {
 		t.Errorf("the list is missing in\n%s", strings.Join(p.output, "\n"))
 	}
-	if code := p.end(os.Interrupt); code != 1 {
+	if code := p.wait(); code != 1 {
 		t.Errorf("exit code %d after the reset", code)
 	}
 }

@@ -161,7 +161,7 @@ func TestInterruptedSeed(t *testing.T) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- run(ctx, []string{"seed", "--pets", "20000"}, &program{environ: environ, dir: emptyDir, stdout: io.Discard, stderr: terminal})
+		ended <- run(ctx, []string{"seed", "--pets", "100000"}, &program{environ: environ, dir: emptyDir, stdout: io.Discard, stderr: terminal})
 	}()
 	readUntil(t, screen, "seeding: ")
 	cancel()

@@ -243,6 +243,7 @@ func TestInjectedFaults(t *testing.T) {
 	environ := []string{
 		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_LOG_FORMAT=json",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + spans.url, "PETSTORE_SHUTDOWN_GRACE=6s", // shorter than the delay
+		"PETSTORE_RATE_LIMIT=0",
 	}
 	must(t, environ, "account", "create", "acme")
 	key := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty"))
@@ -263,9 +264,9 @@ func TestInjectedFaults(t *testing.T) {
 	orders := httpRequest{method: http.MethodGet, url: base + "/store/orders", key: key}
 	go func() { delayed <- orders.tryOK(t.Context(), http.DefaultClient) }()
 	// The delay has begun when the rule has counted the request.
-	for counted := false; !counted; {
-		counted = strings.Contains(get(t, base+"/sandboxes/current/faults", key).body, `"delayMs":10000,"matched":1`)
-	}
+	eventually(t, "the delay has begun", func() bool {
+		return strings.Contains(get(t, base+"/sandboxes/current/faults", key).body, `"delayMs":10000,"matched":1`)
+	})
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
