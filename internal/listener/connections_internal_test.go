@@ -477,17 +477,26 @@ func TestConnectionsWithoutReadersAreReset(t *testing.T) {
 // place while net/http waits for the client to read the response.
 func TestConnectionsWithLongHeadersFillNothing(t *testing.T) {
 	t.Parallel()
-	b := startBounded(t, 1)
 	for range 20 { // the wait of 500 ms can end before the next connection
+		b := startBounded(t, 3)
+		older := []*peer{b.dial("", 1), b.dial("", 2)}
+		for _, p := range older {
+			b.exchange(p, wholeHeader)
+			b.untilIdle(p)
+		}
 		long := dialPeer(t, b.limited.Addr().String())
 		long.send("GET / HTTP/1.1\r\nHost: petstore\r\nX-Long: " + strings.Repeat("x", 2*headerSlop))
 		long.want(http.StatusRequestHeaderFieldsTooLarge)
-		next := dialPeer(t, b.limited.Addr().String())
-		next.send("GET /next HTTP/1.1\r\nHost: petstore\r\nConnection: close\r\n\r\n")
-		b.handled("/next")
-		b.finish()
-		next.want(http.StatusOK)
+		b.until(func(open int, _ uint64) bool { // net/http closes the connection for writing after the response
+			b.limited.mu.Lock()
+			defer b.limited.mu.Unlock()
+			return open < 3 || b.limited.served.head.next.RemoteAddr().String() == long.LocalAddr().String()
+		})
+		b.exchange(dialPeer(t, b.limited.Addr().String()), wholeHeader)
 		if _, evicted := b.limited.Counts(); evicted > 0 {
+			for _, p := range older {
+				b.exchange(p, wholeHeader)
+			}
 			return
 		}
 	}
