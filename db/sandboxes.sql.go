@@ -311,34 +311,23 @@ func (q *Queries) FaultRestart(ctx context.Context, accountID int64) error {
 }
 
 const sandboxCount = `-- name: SandboxCount :one
-SELECT count(*)
-FROM accounts
-WHERE parent_id = $1::bigint
-  AND deleted_at IS NULL
-  AND expires_at > now()
-`
-
-// Counts the live sandboxes of the account.
-func (q *Queries) SandboxCount(ctx context.Context, parentID int64) (int64, error) {
-	row := q.db.QueryRow(ctx, sandboxCount, parentID)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
-const sandboxCountStored = `-- name: SandboxCountStored :one
-SELECT count(*)
+SELECT count(*) AS stored, count(*) FILTER (WHERE deleted_at IS NULL AND expires_at > now()) AS live
 FROM accounts
 WHERE parent_id = $1::bigint
   AND kind = 'sandbox'
 `
 
-// Counts the sandboxes of the account with those that the sweep has not deleted yet.
-func (q *Queries) SandboxCountStored(ctx context.Context, parentID int64) (int64, error) {
-	row := q.db.QueryRow(ctx, sandboxCountStored, parentID)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
+type SandboxCountRow struct {
+	Stored int64
+	Live   int64
+}
+
+// Counts the sandboxes of an account that the sweep has not deleted yet, and the live ones.
+func (q *Queries) SandboxCount(ctx context.Context, parentID int64) (SandboxCountRow, error) {
+	row := q.db.QueryRow(ctx, sandboxCount, parentID)
+	var i SandboxCountRow
+	err := row.Scan(&i.Stored, &i.Live)
+	return i, err
 }
 
 const sandboxCreate = `-- name: SandboxCreate :one

@@ -69,16 +69,8 @@ ORDER BY id
 LIMIT @page_size;
 
 -- name: SandboxCount :one
--- Counts the live sandboxes of the account.
-SELECT count(*)
-FROM accounts
-WHERE parent_id = @parent_id::bigint
-  AND deleted_at IS NULL
-  AND expires_at > now();
-
--- name: SandboxCountStored :one
--- Counts the sandboxes of the account with those that the sweep has not deleted yet.
-SELECT count(*)
+-- Counts the sandboxes of an account that the sweep has not deleted yet, and the live ones.
+SELECT count(*) AS stored, count(*) FILTER (WHERE deleted_at IS NULL AND expires_at > now()) AS live
 FROM accounts
 WHERE parent_id = @parent_id::bigint
   AND kind = 'sandbox';

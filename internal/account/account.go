@@ -145,15 +145,11 @@ func checkSandboxes(ctx context.Context, queries *db.Queries, id, created int64)
 	if err := checkOpen(ctx, queries, id); err != nil {
 		return err
 	}
-	live, err := queries.SandboxCount(ctx, id)
+	count, err := queries.SandboxCount(ctx, id)
 	if err != nil {
 		return fmt.Errorf("account: counting the sandboxes: %w", err)
 	}
-	stored, err := queries.SandboxCountStored(ctx, id)
-	if err != nil {
-		return fmt.Errorf("account: counting the sandboxes: %w", err)
-	}
-	if live+created > MaxSandboxes || stored+created > MaxStored {
+	if count.Live+created > MaxSandboxes || count.Stored+created > MaxStored {
 		return ErrTooManySandboxes
 	}
 	return nil

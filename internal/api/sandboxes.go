@@ -61,7 +61,8 @@ func (s *Server) listSandboxes(c *gin.Context) error {
 			return s.reads.SandboxList(ctx, db.SandboxListParams{ParentID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.reads.SandboxCount(ctx, p.account)
+			count, err := s.reads.SandboxCount(ctx, p.account)
+			return count.Live, err
 		},
 		item:     SandboxFrom,
 		cursorOf: func(row db.SandboxListRow) httpjson.Position { return httpjson.Position{ID: row.ID} },
