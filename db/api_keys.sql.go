@@ -10,21 +10,6 @@ import (
 	"time"
 )
 
-const aPIKeyCountRecent = `-- name: APIKeyCountRecent :one
-SELECT count(*)
-FROM api_keys
-WHERE account_id = $1
-  AND (revoked_at IS NULL OR revoked_at > now() - interval '30 days')
-`
-
-// For Prefer: count=exact.
-func (q *Queries) APIKeyCountRecent(ctx context.Context, accountID int64) (int64, error) {
-	row := q.db.QueryRow(ctx, aPIKeyCountRecent, accountID)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const aPIKeyCountStored = `-- name: APIKeyCountStored :one
 SELECT count(*) FILTER (WHERE revoked_at IS NULL OR revoked_at > now() - interval '30 days') AS stored,
        count(*) FILTER (WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())) AS live
@@ -270,13 +255,15 @@ FROM api_keys
 LEFT JOIN api_key_uses ON api_key_uses.account_id = $1 AND api_key_uses.api_key_id = api_keys.id
 WHERE api_keys.account_id = $1
   AND api_keys.id > $2
+  AND ($3::boolean OR api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days')
 ORDER BY api_keys.id
-LIMIT $3
+LIMIT $4
 `
 
 type APIKeyListParams struct {
 	AccountID int64
 	AfterID   int64
+	Every     bool
 	PageSize  int32
 }
 
@@ -291,9 +278,15 @@ type APIKeyListRow struct {
 	RevokedAt  *time.Time
 }
 
-// Returns all keys of an account, for the operator.
+// Returns every key of an account, for the operator, or those that the API shows: revoked
+// ones only for 30 days.
 func (q *Queries) APIKeyList(ctx context.Context, arg APIKeyListParams) ([]APIKeyListRow, error) {
-	rows, err := q.db.Query(ctx, aPIKeyList, arg.AccountID, arg.AfterID, arg.PageSize)
+	rows, err := q.db.Query(ctx, aPIKeyList,
+		arg.AccountID,
+		arg.AfterID,
+		arg.Every,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -301,65 +294,6 @@ func (q *Queries) APIKeyList(ctx context.Context, arg APIKeyListParams) ([]APIKe
 	items := []APIKeyListRow{}
 	for rows.Next() {
 		var i APIKeyListRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.Scope,
-			&i.Prefix,
-			&i.CreatedAt,
-			&i.ExpiresAt,
-			&i.LastUsedAt,
-			&i.RevokedAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const aPIKeyListRecent = `-- name: APIKeyListRecent :many
-SELECT api_keys.id, api_keys.name, api_keys.scope, api_keys.prefix, api_keys.created_at, api_keys.expires_at,
-       api_key_uses.last_used_at, api_keys.revoked_at
-FROM api_keys
-LEFT JOIN api_key_uses ON api_key_uses.account_id = $1 AND api_key_uses.api_key_id = api_keys.id
-WHERE api_keys.account_id = $1
-  AND api_keys.id > $2
-  AND (api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days')
-ORDER BY api_keys.id
-LIMIT $3
-`
-
-type APIKeyListRecentParams struct {
-	AccountID int64
-	AfterID   int64
-	PageSize  int32
-}
-
-type APIKeyListRecentRow struct {
-	ID         int64
-	Name       string
-	Scope      string
-	Prefix     string
-	CreatedAt  time.Time
-	ExpiresAt  *time.Time
-	LastUsedAt *time.Time
-	RevokedAt  *time.Time
-}
-
-// Returns the keys that the API shows: revoked ones only for 30 days.
-func (q *Queries) APIKeyListRecent(ctx context.Context, arg APIKeyListRecentParams) ([]APIKeyListRecentRow, error) {
-	rows, err := q.db.Query(ctx, aPIKeyListRecent, arg.AccountID, arg.AfterID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []APIKeyListRecentRow{}
-	for rows.Next() {
-		var i APIKeyListRecentRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.Name,

@@ -198,7 +198,7 @@ func (p *program) keyListCommand() *cobra.Command {
 
 func listKeys(ctx context.Context, queries *db.Queries, accountID int64) (all []listedKey, err error) {
 	now := time.Now()
-	for page := (db.APIKeyListParams{AccountID: accountID, PageSize: keysPerPage}); ; {
+	for page := (db.APIKeyListParams{AccountID: accountID, Every: true, PageSize: keysPerPage}); ; {
 		keys, err := queries.APIKeyList(ctx, page)
 		if err != nil {
 			return nil, err
@@ -222,7 +222,7 @@ type listedKey struct {
 }
 
 func listKey(key db.APIKeyListRow, now time.Time) listedKey {
-	listed := listedKey{api.KeyFrom(db.APIKeyListRecentRow(key)), keyStatusInUse}
+	listed := listedKey{api.KeyFrom(key), keyStatusInUse}
 	switch {
 	case key.RevokedAt != nil:
 		listed.Status = keyStatusEnded

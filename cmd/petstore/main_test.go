@@ -340,7 +340,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestListManyKeys: the list has all keys in order, over several pages.
+// TestListManyKeys: the list has all keys in order, over several pages, with those revoked long ago.
 func TestListManyKeys(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -348,8 +348,8 @@ func TestListManyKeys(t *testing.T) {
 	must(t, environ, "key", "create", "--account", "acme")
 	const many = 2*keysPerPage - 1 // with the other key, the second page is full
 	if _, err := database.Pool.Exec(t.Context(), `
-		INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256)
-		SELECT account_id, name, scope, prefix, sha256(n::text::bytea) FROM api_keys, generate_series(1, $1) n`, many); err != nil {
+		INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, revoked_at)
+		SELECT account_id, name, scope, prefix, sha256(n::text::bytea), now() - interval '31 days' FROM api_keys, generate_series(1, $1) n`, many); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(must(t, environ, "key", "list", "--account", "acme")), "\n")[1:]

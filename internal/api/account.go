@@ -39,7 +39,7 @@ type KeyWithSecret struct {
 }
 
 // KeyFrom returns the representation of an API key.
-func KeyFrom(row db.APIKeyListRecentRow) Key {
+func KeyFrom(row db.APIKeyListRow) Key {
 	return Key{
 		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt.UTC(),
 		ExpiresAt: inUTC(row.ExpiresAt), LastUsedAt: inUTC(row.LastUsedAt), RevokedAt: inUTC(row.RevokedAt),
@@ -48,7 +48,7 @@ func KeyFrom(row db.APIKeyListRecentRow) Key {
 
 // newAPIKeyFrom returns a key that was just created, with its secret.
 func newAPIKeyFrom(row db.APIKeyCreateRow, secret auth.Secret) KeyWithSecret {
-	return KeyWithSecret{KeyFrom(db.APIKeyListRecentRow{
+	return KeyWithSecret{KeyFrom(db.APIKeyListRow{
 		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
 	}), secret.Reveal()}
 }
@@ -69,7 +69,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 		Name      string    `json:"name"`
 		CreatedAt time.Time `json:"createdAt"`
 		APIKey    Key       `json:"apiKey"`
-	}{account.PublicID(row.ID, gate.Caller(c).IsSandbox()), row.Name, row.CreatedAt.UTC(), KeyFrom(db.APIKeyListRecentRow{
+	}{account.PublicID(row.ID, gate.Caller(c).IsSandbox()), row.Name, row.CreatedAt.UTC(), KeyFrom(db.APIKeyListRow{
 		ID: row.KeyID, Name: row.KeyName, Scope: row.KeyScope, Prefix: row.KeyPrefix, CreatedAt: row.KeyCreatedAt,
 		ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 	})})
@@ -82,15 +82,16 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	return writePage(s, c, p, list[db.APIKeyListRecentRow, Key]{
-		find: func(ctx context.Context) ([]db.APIKeyListRecentRow, error) {
-			return s.reads.APIKeyListRecent(ctx, db.APIKeyListRecentParams{AccountID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
+	return writePage(s, c, p, list[db.APIKeyListRow, Key]{
+		find: func(ctx context.Context) ([]db.APIKeyListRow, error) {
+			return s.reads.APIKeyList(ctx, db.APIKeyListParams{AccountID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.reads.APIKeyCountRecent(ctx, p.account)
+			count, err := s.reads.APIKeyCountStored(ctx, p.account)
+			return count.Stored, err
 		},
 		item:     KeyFrom,
-		cursorOf: func(row db.APIKeyListRecentRow) httpjson.Position { return httpjson.Position{ID: row.ID} },
+		cursorOf: func(row db.APIKeyListRow) httpjson.Position { return httpjson.Position{ID: row.ID} },
 	})
 }
 
@@ -100,7 +101,7 @@ func (s *Server) getAPIKey(c *gin.Context, id int64) error {
 	if err != nil {
 		return orNotFound(err, errAPIKeyNotFound)
 	}
-	return httpjson.WriteUntagged(c.Writer, c.Request, KeyFrom(db.APIKeyListRecentRow(row)))
+	return httpjson.WriteUntagged(c.Writer, c.Request, KeyFrom(db.APIKeyListRow(row)))
 }
 
 func (s *Server) createAPIKey(c *gin.Context) error {
@@ -161,7 +162,7 @@ func (s *Server) rotateAPIKey(c *gin.Context, id int64) error {
 		if err == nil {
 			err = checkExpiry(row.ExpiresAt, gate.Caller(c)) // which rolls the rotation back
 		}
-		return KeyWithSecret{KeyFrom(db.APIKeyListRecentRow{
+		return KeyWithSecret{KeyFrom(db.APIKeyListRow{
 			ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
 			ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 		}), secret.Reveal()}, err
