@@ -32,6 +32,7 @@ type recorded struct {
 	Status                                                   int
 	APIKeyID                                                 int64 `json:"apiKeyId"`
 	RequestID                                                string
+	StartedAt                                                time.Time
 	Fault                                                    *struct {
 		Rule   int
 		Effect string
@@ -119,7 +120,9 @@ func (p *petstore) trusting() *petstore {
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop).trusting()
+	began := time.Now().Truncate(time.Microsecond)
 	p.do("POST", "/store/orders", object{"petId": 1, "quantity": 2}, "Idempotency-Key", "order-1", "X-Request-Id", "mine").want(201)
+	ended := time.Now()
 	p.post("/store/orders", object{"petId": 1, "quantity": 0}).want(400)
 	p.get("/pets?limit=1&status=sold").want(200)
 	p.get("/pets/4711").want(404)
@@ -146,6 +149,9 @@ func TestRecord(t *testing.T) {
 	if first.Operation != "placeOrder" || first.IdempotencyKey != "order-1" || first.RequestID != "mine" ||
 		first.Request.Body != `{"petId":1,"quantity":2}` || first.Request.Size != 24 || len(first.Redacted) != 0 {
 		t.Errorf("the first exchange is %+v", first)
+	}
+	if first.StartedAt.Before(began) || first.StartedAt.After(ended) {
+		t.Errorf("the first exchange began at %s, want a time from %s to %s", first.StartedAt, began, ended)
 	}
 	if got := decode[order](&response{t: t, body: []byte(first.Response.Body)}); got.Quantity != 2 {
 		t.Errorf("the body of the response is %q", first.Response.Body)

@@ -306,12 +306,12 @@ func TestHeartbeats(t *testing.T) {
 			}
 		}
 	}()
-	heartbeat := ""
-	for heartbeat == "" { // one order every few milliseconds
+	heartbeat, ok := "", true
+	for ok && heartbeat == "" { // one order every few milliseconds
 		p.newOrder(pet, 1)
 		passed.Add(int64(silence))
 		select {
-		case heartbeat = <-heartbeats:
+		case heartbeat, ok = <-heartbeats:
 		default:
 		}
 	}

@@ -40,12 +40,14 @@ func TestAccountsTakeTurns(t *testing.T) {
 		busy.addBacklog(5000)
 	}
 	f.webhook(to.url)
-	err := pgx.BeginFunc(t.Context(), f.owner.Pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), "LOCK TABLE webhook_deliveries IN SHARE MODE"); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := pgx.BeginFunc(ctx, f.owner.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "LOCK TABLE webhook_deliveries IN SHARE MODE"); err != nil {
 			return err
 		}
 		worker := f.work()
-		if err := pgtest.AwaitLockWaiters(t.Context(), f.owner.Pool, int(admission.Dispatches.Total)); err != nil { // all turns are taken
+		if err := pgtest.AwaitLockWaiters(ctx, f.owner.Pool, int(admission.Dispatches.Total)); err != nil { // all turns are taken
 			return err
 		}
 		f.emit(event.Reset())

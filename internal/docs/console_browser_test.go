@@ -395,6 +395,9 @@ func (s *shop) hostileRequests(t *testing.T) {
 		p.click(fmt.Sprintf(".rows > li:nth-child(%d) a", i+1))
 		p.wait(fmt.Sprintf(`document.querySelector(".detail").textContent.includes(%q)`, strings.ReplaceAll(want, `"`, `\"`)))
 	}
+	if oldest := p.text(".detail"); !strings.Contains(oldest, script) || !strings.Contains(oldest, "<b>") {
+		t.Errorf("the detail does not show the texts of the client: %s", oldest)
+	}
 	// Both bodies have colours, and no code that has left the page.
 	p.click(".rows > li:nth-child(3) a")
 	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/categories") && document.querySelectorAll(".detail pre code").length === 2`)

@@ -137,8 +137,10 @@ func TestFrozenClient(t *testing.T) {
 			case err := <-ended:
 				t.Fatalf("the client has not frozen: %v", err)
 			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
 			for reading := false; !reading; { // until the server has run the statements before
-				err := f.database.Pool.QueryRow(t.Context(), `SELECT EXISTS (
+				err := f.database.Pool.QueryRow(ctx, `SELECT EXISTS (
 					SELECT FROM pg_stat_activity
 					WHERE datname = current_database() AND state = $1 AND wait_event = 'ClientRead')`, before).Scan(&reading)
 				if err != nil {

@@ -159,8 +159,8 @@ type waits struct {
 }
 
 func (w waits) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) > time.Second {
-		w.t.Errorf("a statement waits for a connection until %s", end)
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) > time.Second {
+		w.t.Errorf("a statement waits for a connection until %v", end)
 	}
 	return ctx
 }
@@ -183,7 +183,12 @@ func openTimed(t *testing.T, url string) *postgres.DB {
 func TestPoolExhausted(t *testing.T) {
 	t.Parallel()
 	pool := openTimed(t, pgtest.NewEmpty(t).URL)
-	held, err := pool.Pool().Acquire(t.Context())
+	if err := pool.Ping(t.Context()); err != nil { // opens the connection
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	held, err := pool.Pool().Acquire(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

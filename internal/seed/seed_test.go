@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/google/go-cmp/cmp"
@@ -330,19 +331,24 @@ func TestLoadIsNotLimitedByThePool(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
 	loaded := make(chan error, 1)
-	err = pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := db.New(tx).StoreLock(t.Context(), s.account); err != nil {
 			return err
 		}
 		go func() { loaded <- seed.Load(t.Context(), pool, s.account, 10, nil) }()
-		if err := pgtest.AwaitLockWaiters(t.Context(), s.pool, 1); err != nil {
+		if err := pgtest.AwaitLockWaiters(ctx, s.pool, 1); err != nil {
 			return err
 		}
 		_, err := tx.Exec(t.Context(), "SELECT pg_sleep(1.1)") // the other statement takes longer
 		return err
 	})
-	if err := errors.Join(err, <-loaded); err != nil {
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-loaded; err != nil {
 		t.Fatal(err)
 	}
 	if got := query(t, pool, "SHOW statement_timeout", pgx.RowTo[string])[0]; got != "1s" {
