@@ -230,13 +230,29 @@ func (m *Metrics) Injected(effect string) { m.injected.WithLabelValues(effect).I
 // Operation is one method of one route. Both become labels, so there must be few of them.
 type Operation struct{ Method, Route string }
 
+// labels are the statuses as text, so that counting allocates nothing.
+var labels = func() (all [600]string) {
+	for status := range all {
+		all[status] = strconv.Itoa(status)
+	}
+	return all
+}()
+
+// label returns a status as text. Handlers may set any number.
+func label(status int) string {
+	if status >= 0 && status < len(labels) {
+		return labels[status]
+	}
+	return strconv.Itoa(status)
+}
+
 // Start counts a request in flight, until End or Leave.
 func (m *Metrics) Start() { m.inFlight.Inc() }
 
 // End counts the response to a request.
 func (m *Metrics) End(o Operation, status int, took time.Duration) {
 	m.inFlight.Dec()
-	m.requests.WithLabelValues(o.Route, o.Method, strconv.Itoa(status)).Inc()
+	m.requests.WithLabelValues(o.Route, o.Method, label(status)).Inc()
 	m.durations.WithLabelValues(o.Route, o.Method).Observe(took.Seconds())
 }
 
