@@ -53,8 +53,7 @@ var triggers = map[event.Type]func(context.Context, *triggering){
 	event.MessageQueued:    func(ctx context.Context, t *triggering) { t.message(ctx) },
 	event.MessageDelivered: func(ctx context.Context, t *triggering) { t.messageTo(ctx, http.StatusNoContent) },
 	event.MessageFailed: func(ctx context.Context, t *triggering) {
-		t.messageTo(ctx, http.StatusInternalServerError)
-		t.exhaust(ctx)
+		t.exhaust(ctx, t.messageTo(ctx, http.StatusInternalServerError))
 	},
 	event.WebhookDisabled: func(ctx context.Context, t *triggering) { t.messageTo(ctx, http.StatusGone) },
 	event.StoreReset:      func(ctx context.Context, t *triggering) { t.send(ctx, "POST", "/sandboxes/current/reset", nil) },
@@ -120,17 +119,23 @@ func (t *triggering) order(ctx context.Context) created {
 	return t.create(ctx, "/store/orders", object{"petId": t.stockedPet(ctx).id, "quantity": 1})
 }
 
-func (t *triggering) message(ctx context.Context) {
-	t.send(ctx, "POST", "/messages", object{"message": t.name()})
+// queued is a message that a trigger has queued.
+type queued struct{ ID, Status string }
+
+func (t *triggering) message(ctx context.Context) (made queued) {
+	if t.err == nil {
+		t.err = t.do(ctx, "POST", "/messages", object{"message": t.name()}, &made)
+	}
+	return made
 }
 
 // messageTo queues a message for a new webhook of this machine, which returns a status to
 // every event until the trigger ends.
-func (t *triggering) messageTo(ctx context.Context, status int) {
+func (t *triggering) messageTo(ctx context.Context, status int) queued {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.err = err
-		return
+		return queued{}
 	}
 	receiver := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }),
@@ -145,7 +150,7 @@ func (t *triggering) messageTo(ctx context.Context, status int) {
 	if t.err == nil {
 		t.webhook = "/webhooks/" + made.ID
 	}
-	t.message(ctx)
+	return t.message(ctx)
 }
 
 // triedDelivery is the delivery of an event to a webhook.
@@ -154,35 +159,36 @@ type triedDelivery struct {
 	Attempts            []object
 }
 
-// exhaust retries the delivery of a message at once until it has no attempts left.
-func (t *triggering) exhaust(ctx context.Context) {
+// exhaust retries the delivery of a message at once until the message has failed.
+func (t *triggering) exhaust(ctx context.Context, message queued) {
 	if t.err != nil {
 		return
 	}
 	limited, cancel := context.WithTimeout(ctx, triggerPatience)
 	defer cancel()
-	t.err = t.retryUntilFailed(limited)
+	t.err = t.retryUntilFailed(limited, message)
 	if t.err != nil && limited.Err() != nil && ctx.Err() == nil {
-		t.err = fmt.Errorf("the delivery of the message has attempts left after %s; is a worker running?", triggerPatience)
+		t.err = fmt.Errorf("the message is still queued after %s; is a worker running?", triggerPatience)
 	}
 }
 
-func (t *triggering) retryUntilFailed(ctx context.Context) error {
+// retryUntilFailed looks at the message, because a failed delivery may not decide about it. A new
+// webhook first gets the older messages that wait for one.
+func (t *triggering) retryUntilFailed(ctx context.Context, message queued) error {
 	var asked time.Time // when the last retry was due
 	for retried := 0; ; sleep.For(ctx, exhaustPause) {
+		if err := t.do(ctx, "GET", "/messages/"+message.ID, nil, &message); err != nil || message.Status == "failed" {
+			return err
+		}
 		var deliveries []triedDelivery
 		if err := t.do(ctx, "GET", t.webhook+"/deliveries", nil, &deliveries); err != nil {
 			return err
 		}
 		if len(deliveries) > 0 {
-			// The webhook may also get older messages that wait for one.
 			one := slices.MaxFunc(deliveries, func(a, b triedDelivery) int { return strings.Compare(a.EventID, b.EventID) })
-			if one.Status == "failed" {
-				return nil
-			}
 			// The server tries a webhook that fails with one delivery at a time, which may be an
 			// older message. So a retry may come to nothing.
-			if len(one.Attempts) > retried || time.Since(asked) > askAgain {
+			if one.Status == "pending" && (len(one.Attempts) > retried || time.Since(asked) > askAgain) {
 				retried, asked = len(one.Attempts), time.Now()
 				if err := t.do(ctx, "POST", t.webhook+"/deliveries/"+one.ID+"/retry", nil, nil); err != nil {
 					return err
