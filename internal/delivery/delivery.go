@@ -184,15 +184,23 @@ func (w *Worker) Run(ctx context.Context) {
 	var looking, renewal sync.WaitGroup
 	renewal.Go(func() { sleep.Every(renewing, renewInterval, w.renewLeases) }) // until the last drain has ended
 	looking.Go(func() { w.db.FollowNodes(ctx, w.log) })
-	looking.Go(func() { sweep(ctx, lookInterval, w.sweepAccounts) })
-	looking.Go(func() { sweep(ctx, sweepInterval, w.sweepWebhooks) })
-	looking.Go(func() { sweep(ctx, sweepInterval, w.settleWebhooks) })
-	looking.Go(func() { sweep(ctx, countInterval, w.countFailing) })
-	looking.Go(func() {
-		sweep(ctx, expiryInterval, func(ctx context.Context) {
+	for i, one := range []struct {
+		every  time.Duration
+		action func(context.Context)
+	}{
+		{lookInterval, w.sweepAccounts},
+		{sweepInterval, w.sweepWebhooks},
+		{sweepInterval, w.settleWebhooks},
+		{countInterval, w.countFailing},
+		{expiryInterval, func(ctx context.Context) {
 			w.warn(ctx, "could not end messages that wait too long", w.expireMessages(ctx))
+		}},
+	} {
+		looking.Go(func() {
+			sleep.Stagger(ctx, i)
+			sweep(ctx, one.every, one.action)
 		})
-	})
+	}
 	looking.Go(func() { w.woken.each(ctx, w.lookAtWoken) })
 	looking.Go(func() { w.asked.each(ctx, w.deliverAsked) })
 	looking.Wait()

@@ -25,3 +25,10 @@ func Every(ctx context.Context, interval time.Duration, action func(context.Cont
 		For(ctx, interval)
 	}
 }
+
+// Stagger waits before the first action of the loop with number n, of several that start together.
+// So they can use one connection in turn, and a process that starts does not open one for each.
+func Stagger(ctx context.Context, n int) {
+	const between = 10 * time.Millisecond
+	For(ctx, time.Duration(n)*between)
+}

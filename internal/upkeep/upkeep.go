@@ -65,12 +65,13 @@ func Tasks(database *postgres.DB, vault *webhook.Vault) []Task {
 	}
 }
 
-// Run runs each task now and whenever it is due, until the context ends.
+// Run runs the tasks now, one shortly after the other, and each whenever it is due, until the context ends.
 func Run(ctx context.Context, database *postgres.DB, log *slog.Logger, tasks []Task) {
 	database = database.Bounded(longest)
 	var running sync.WaitGroup
-	for _, t := range tasks {
+	for i, t := range tasks {
 		running.Go(func() {
+			sleep.Stagger(ctx, i)
 			for ctx.Err() == nil {
 				sleep.For(ctx, t.once(ctx, database, log))
 			}

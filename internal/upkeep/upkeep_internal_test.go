@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,6 +57,29 @@ func TestRun(t *testing.T) {
 	if text := log.String(); runs != 3 || strings.Count(text, `"tidy up"`) != 1 || !strings.Contains(text, "out of brooms") {
 		t.Errorf("%d runs, log: %s", runs, text)
 	}
+}
+
+// TestFirstRuns: the tasks of a process that starts run one after the other.
+func TestFirstRuns(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.New(t))
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		var mu sync.Mutex
+		var starts []string
+		task := Task{Every: time.Hour, Run: func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
+			starts = append(starts, time.Since(began).String())
+			return nil
+		}}
+		Run(ctx, pool, slog.New(slog.DiscardHandler), []Task{task, task, task})
+		if got := strings.Join(starts, " "); got != "0s 10ms 20ms" {
+			t.Errorf("the tasks start after %s", got)
+		}
+	})
 }
 
 // TestNextRun: a task is due again after its interval, or sooner after an error.
