@@ -172,8 +172,8 @@ func (t *triggering) exhaust(ctx context.Context, message queued) {
 	}
 }
 
-// retryUntilFailed looks at the message, because a failed delivery may not decide about it. A new
-// webhook first gets the older messages that wait for one.
+// retryUntilFailed looks at the message, because a failed delivery does not always decide about it.
+// Until a new webhook has got the older messages that wait for one, it gets another delivery.
 func (t *triggering) retryUntilFailed(ctx context.Context, message queued) error {
 	var asked time.Time // when the last retry was due
 	for retried := 0; ; sleep.For(ctx, exhaustPause) {
