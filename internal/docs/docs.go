@@ -85,7 +85,7 @@ func New(site Site) map[string]*File {
 		site.reference = must(newReference(site.Spec))
 		site.pages = site.newPages(site.reference.Tags)
 	})
-	site.assets = site.readAssets(paths, read)
+	site.assets = site.readAssets(read)
 	files := map[string]*File{}
 	for name, file := range site.assets.files {
 		files[path.Join(HomePath, site.assets.dir, name)] = file
@@ -122,37 +122,28 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// assets are the files that the pages load. The name of their folder is a hash of what they
-// are made of. So browsers may cache them forever, and modules can import each other by name.
+// assets are the files that the pages load. The name of their folder is a hash of those that never
+// change. So browsers may cache these forever, and modules can import each other by name.
 type assets struct {
 	dir   string
 	files map[string]*File
 }
 
-func (s *Site) readAssets(pages []*page, read func()) assets {
+func (s *Site) readAssets(read func()) assets {
 	all := assets{files: map[string]*File{}}
 	hash := sha256.New()
 	for _, entry := range must(assetFiles.ReadDir("assets")) {
 		name := entry.Name()
 		text := must(assetFiles.ReadFile("assets/" + name))
 		fmt.Fprintf(hash, "%s %d\n%s", name, len(text), text)
-		all.files[name] = newAsset(name, func() []byte { return text })
+		all.files[name] = newAsset(name, text)
 	}
-	hash.Write(s.Spec)
-	for _, p := range pages {
-		if p.source != "" {
-			hash.Write([]byte(p.file()))
-		}
+	for name, data := range map[string]func() []byte{"reference.json": func() []byte { return s.reference.data() }, "search.json": s.search} {
+		all.files[name] = NewDownload("application/json", func() ([]byte, error) {
+			read()
+			return data(), nil
+		})
 	}
-	fmt.Fprint(hash, s.Problems)
-	all.files["reference.json"] = newAsset("reference.json", func() []byte {
-		read()
-		return s.reference.data()
-	})
-	all.files["search.json"] = newAsset("search.json", func() []byte {
-		read()
-		return s.search()
-	})
 	all.dir = "assets/" + hex.EncodeToString(hash.Sum(nil)[:8])
 	return all
 }

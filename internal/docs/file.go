@@ -65,9 +65,9 @@ func newCatalog() *File {
 	})
 }
 
-func newAsset(name string, text func() []byte) *File {
-	types := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".json": "application/json"}
-	return newFile(text, types[path.Ext(name)], http.Header{"Cache-Control": {"public, max-age=31536000, immutable"}})
+func newAsset(name string, text []byte) *File {
+	types := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+	return newFile(func() []byte { return text }, types[path.Ext(name)], http.Header{"Cache-Control": {"public, max-age=31536000, immutable"}})
 }
 
 func newFile(text func() []byte, contentType string, fields http.Header) *File {
