@@ -650,6 +650,19 @@ func TestSandboxesShareLimits(t *testing.T) {
 		})
 	}
 
+	t.Run("arrived bodies", func(t *testing.T) {
+		t.Parallel()
+		p := startAlone(t).patient(func(o *api.Options) { o.MaxBodyBytes = sizeShare/2 + 1 }) // a chunked body reserves as much
+		first, status := p.slowly(), make(chan int, 1)
+		release := p.lockTable("messages", 1, func() { go func() { status <- first() }() })
+		defer release()
+		second := p.slowly()
+		release()
+		if first, second := <-status, second(); first != 202 || second != 202 {
+			t.Errorf("messages: status %d and %d, want 202", first, second)
+		}
+	})
+
 	t.Run("expensive requests", func(t *testing.T) {
 		t.Parallel()
 		all, another := family(t)

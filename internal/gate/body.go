@@ -48,6 +48,7 @@ func (g *Gate) receiveBody(c *gin.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	g.Limits.returnUnused(&state.reserved, size-int64(len(body)))
 	state.body, state.bodyRead = body, true
 	g.extendDeadline(c, time.Since(began))
 	return body, nil

@@ -102,6 +102,12 @@ func (l *Limits) reserveBody(ctx context.Context, r *reservation, size int64) (a
 	return func() { l.bodies.Give(r.payer, 1) }, nil
 }
 
+// returnUnused returns the memory that a body of an unknown size did not need.
+func (l *Limits) returnUnused(r *reservation, size int64) {
+	l.bodyBytes.Give(r.payer, size)
+	r.bodyBytes -= size
+}
+
 // release returns everything that a request has reserved. It may reserve again.
 func (l *Limits) release(r *reservation) {
 	l.requests.Give(r.payer, r.places)
