@@ -46,11 +46,12 @@ func writeFile(c *gin.Context, file *docs.File) error {
 	return nil
 }
 
-// sendNotFound sends a page to a browser. Other clients get [ErrRouteNotFound].
+// sendNotFound sends a page to a browser. Other clients get [ErrRouteNotFound], also those
+// that accept HTML and send a key.
 func (g *Gate) sendNotFound(c *gin.Context) error {
 	header, method := c.Request.Header, c.Request.Method
 	html, page := httpjson.QualityOf(header, "text/html"), g.api.Pages[docs.NotFoundPath]
-	if method != http.MethodGet && method != http.MethodHead || page == nil || checkPath(c) != nil ||
+	if method != http.MethodGet && method != http.MethodHead || page == nil || checkPath(c) != nil || header.Get("Authorization") != "" ||
 		html.Specificity != exactly || html.Weight <= httpjson.QualityOf(header, httpjson.ContentType).Weight {
 		return ErrRouteNotFound
 	}
