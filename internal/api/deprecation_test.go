@@ -111,6 +111,7 @@ func TestSunset(t *testing.T) {
 	if said := deprecationOf(ended.get(onePet)); len(said) != 4 {
 		t.Errorf("the 410 response has %v, which is incomplete", said)
 	}
+	ended.get("/pets/%FF").wantError(404, "route_not_found")
 	ended.get(onePet+"/").wantError(404, "route_not_found")
 	ended.put(onePet, object{}).wantError(405, "method_not_allowed")
 	ended.do("OPTIONS", onePet, nil).want(http.StatusNoContent)

@@ -110,8 +110,8 @@ func (g *Gate) handler(r Route) gin.HandlerFunc {
 			limitUnreadBody(c)
 		}
 		err := g.sunset(c, deprecated)
-		if err == nil {
-			err = checkPath(c)
+		if unknown := checkPath(c); unknown != nil {
+			err = unknown
 		}
 		if err == nil {
 			err = g.authorize(c, r)
