@@ -10,6 +10,8 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,9 +19,11 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -174,6 +178,89 @@ console.log(JSON.stringify(sample("cURL", { method: "GET", path: "/", query: [],
 	for name, want := range map[string]string{"Empty": "", "Blank": "", "Full": "it's a value"} {
 		if diff := cmp.Diff([]string{want}, got[name]); diff != "" {
 			t.Errorf("%s: the header %s (-form +request):\n%s", command, name, diff)
+		}
+	}
+}
+
+// TestRecordedBodies: the command for a recorded request sends its body and its Content-Type.
+func TestRecordedBodies(t *testing.T) {
+	t.Parallel()
+	type message struct {
+		Type []string
+		Body string
+	}
+	var got message
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		got = message{r.Header["Content-Type"], string(body)}
+	}))
+	t.Cleanup(server.Close)
+	messages := []message{
+		{[]string{"application/json"}, `{"message": "it's é"}`},
+		{nil, `{"message": "x"}`},
+		{[]string{"application/json"}, "{\"message\": \"é\"}\x00"},
+		{nil, "\xff\x00\xfe"},
+	}
+	recorded := []map[string]any{}
+	for _, one := range messages {
+		request := map[string]any{"headers": []any{}, "body": one.Body, "bodySize": len(one.Body)}
+		if one.Type != nil {
+			request["headers"] = []any{map[string]string{"name": "Content-Type", "value": one.Type[0]}}
+		}
+		if !utf8.ValidString(one.Body) {
+			request["body"], request["bodyEncoding"] = []byte(one.Body), "base64"
+		}
+		recorded = append(recorded, map[string]any{"method": "POST", "path": "/", "request": request})
+	}
+	source, err := json.Marshal(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	runModules(t, `
+import { curl } from "./console-curl.js";
+
+console.log(JSON.stringify(`+string(source)+`.map(curl)));
+`, &commands)
+	for i, want := range messages {
+		command := exec.CommandContext(t.Context(), "sh", "-c", commands[i]) //nolint:gosec // of the test
+		command.Env = append(command.Environ(), "PETSTORE_URL="+server.URL, "PETSTORE_API_KEY=key")
+		if output, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%s\n%v %s", commands[i], err, output)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s\nsends another request (-record +command):\n%s", commands[i], diff)
+		}
+	}
+}
+
+// TestEscapedFields: what no argument can hold stays JSON in the sample for the CLI.
+func TestEscapedFields(t *testing.T) {
+	t.Parallel()
+	bodies := map[string]string{
+		`{"message": "a\u0041"}`:      `message=aA`,
+		`{"message": "a\u0000"}`:      `'message:="a\u0000"'`,
+		`{"message": "\ud800b"}`:      `'message:="\ud800b"'`,
+		`{"message": "\ud83d\udc36"}`: `'message=🐶'`,
+		`{"a\u0000": 1}`:              `'{"a\u0000": 1}'`,
+	}
+	source, err := json.Marshal(slices.Collect(maps.Keys(bodies)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var samples map[string]string
+	runModules(t, `
+import { sample } from "./languages.js";
+
+const request = { method: "POST", path: "/messages", query: [], headers: [], type: "application/json" };
+console.log(JSON.stringify(Object.fromEntries(`+string(source)+`.map((body) => [body, sample("CLI", { ...request, body })]))));
+`, &samples)
+	for body, want := range bodies {
+		if got := samples[body]; !strings.Contains(got, " "+want) {
+			t.Errorf("the sample of %s is\n%s\nwithout %s", body, got, want)
 		}
 	}
 }

@@ -10,17 +10,18 @@ const left = /^(host|authorization|content-length|connection|accept-encoding|use
 export function curl({ method, path, query, request }) {
   const { headers, body, bodyEncoding, bodySize } = request;
   const target = (query === undefined ? path : `${path}?${query}`).replaceAll(/[^\w.~%/?&=+:,@-]/gu, encodeURIComponent);
-  const binary = bodyEncoding === "base64";
+  const bytes = bodyEncoding === "base64" ? atob(body) : String.fromCharCode(...new TextEncoder().encode(body));
+  const binary = bodyEncoding === "base64" || bytes.includes("\0"); // which a shell drops
   // With -X HEAD, curl waits for the body that the response announces.
   const by = method === "HEAD" && body === "" ? "--head" : `-X ${/^[A-Z]+$/.test(method) ? method : quoted(method)}`;
   const parts = [`curl ${by} "$PETSTORE_URL"${quoted(target)}`, '-H "Authorization: Bearer $PETSTORE_API_KEY"'];
   if (/\/(\.|%2e){1,2}(\/|$)/i.test(path)) parts.push("--path-as-is"); // otherwise curl removes these segments
   for (const { name, value } of headers) if (!left.test(name)) parts.push(curlHeader(name, value));
+  if (body !== "" && !headers.some(({ name }) => /^content-type$/i.test(name))) parts.push("-H Content-Type:"); // otherwise curl adds one
   if (body !== "") parts.push(binary ? "--data-binary @-" : `--data-raw ${quoted(body)}`);
-  const kept = binary ? atob(body).length : new TextEncoder().encode(body).length;
   const notes = [
-    bodySize > kept && `# The record has only ${kept} of the ${bodySize} bytes of the body.`,
+    bodySize > bytes.length && `# The record has only ${bytes.length} of the ${bodySize} bytes of the body.`,
     JSON.stringify([target, headers.filter(({ name }) => !left.test(name)), body]).includes("[redacted]") && "# Replace [redacted].",
   ].filter(Boolean);
-  return [...notes, `${binary ? `echo ${quoted(body)} | base64 -d | ` : ""}${parts.join(" \\\n  ")}`].join("\n");
+  return [...notes, `${binary ? `echo ${btoa(bytes)} | base64 -d | ` : ""}${parts.join(" \\\n  ")}`].join("\n");
 }

@@ -168,16 +168,18 @@ function cli(request, { url, key }) {
 // Any body except a short object comes from stdin.
 function cliFields({ fields = [] }) {
   const names = fields.map(([name]) => name);
-  const plain = names.every((name) => /^\w[^=]*$/.test(name) && !name.endsWith(":"));
+  const plain = names.every((name) => /^\w[^=]*$/.test(name) && !name.endsWith(":") && !escaped.test(name));
   if (!plain || names.length === 0) return undefined;
   const all = fields.map(([name, value]) => {
     const flat = write(value, styles.JSON, { width: Infinity });
     if (!flat.startsWith('"')) return shell(`${name}${value.text === undefined ? ":" : ""}=${flat}`);
     const text = JSON.parse(flat);
-    return shell(isScalar(text) ? `${name}:=${flat}` : `${name}=${text}`);
+    return shell(isScalar(text) || escaped.test(text) ? `${name}:=${flat}` : `${name}=${text}`);
   });
   return all.every((field) => field.length < 1.5 * width) ? all : undefined;
 }
+
+const escaped = /[\0\p{Cs}]/u; // what no argument has, and only JSON can write
 
 // The CLI reads such text as JSON unless it is quoted.
 const isScalar = (text) => /^(true|false|null|-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?)$/.test(text);
