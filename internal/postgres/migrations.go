@@ -108,7 +108,8 @@ func checkDirect(ctx context.Context, db *sql.DB) error {
 
 // migrationSettings returns the settings of a connection for migrations, without those that
 // its URL sets. The role may have the limits of serve ([RoleSettings]), and a migration may
-// take longer.
+// take longer. PostgreSQL notices within a second that the process has been killed, and ends its
+// statement, which may hold locks.
 //
 // With the last one, a statement that changes several shards of a Citus cluster changes one
 // after the other. In a transaction with foreign keys to reference tables, Citus requires
@@ -119,6 +120,7 @@ func migrationSettings(config *pgx.ConnConfig) settings {
 		"lock_timeout":                        "0",
 		"idle_in_transaction_session_timeout": "0",
 		"enable_seqscan":                      "on",
+		"client_connection_check_interval":    "1s",
 		"citus.multi_shard_modify_mode":       "sequential",
 	}
 	for name := range config.RuntimeParams {

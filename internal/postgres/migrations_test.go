@@ -193,7 +193,7 @@ func TestMigrationsAtOnce(t *testing.T) {
 }
 
 // TestMigrationsWithoutLimits: the limits of serve, which the role has behind a pooler, do
-// not end a migration. Those of the URL do.
+// not end a migration. Those of the URL do. The server looks whether the process still exists.
 func TestMigrationsWithoutLimits(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -205,7 +205,7 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 		}
 	}
 	files := fstest.MapFS{"00001_settings.sql": {Data: []byte("-- +goose Up\n" +
-		"CREATE TABLE settings AS SELECT name, setting FROM pg_settings\nWHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'enable_seqscan');\n" +
+		"CREATE TABLE settings AS SELECT name, setting FROM pg_settings\nWHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'enable_seqscan', 'client_connection_check_interval');\n" +
 		"GRANT SELECT ON settings TO PUBLIC;\n-- +goose Down\nDROP TABLE settings;\n")}}
 	for url, lockTimeout := range map[string]string{roleURL: "0", roleURL + "&lock_timeout=3s": "3000"} {
 		m, err := postgres.OpenMigrationsOf(t.Context(), url, files)
@@ -217,7 +217,7 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 		}
 		rows, _ := database.Pool.Query(t.Context(), "SELECT name || '=' || setting FROM settings ORDER BY name")
 		got, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		want := []string{"enable_seqscan=on", "idle_in_transaction_session_timeout=0", "lock_timeout=" + lockTimeout, "statement_timeout=0"}
+		want := []string{"client_connection_check_interval=1000", "enable_seqscan=on", "idle_in_transaction_session_timeout=0", "lock_timeout=" + lockTimeout, "statement_timeout=0"}
 		if diff := gocmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("settings of a migration: %v (-want +got):\n%s", err, diff)
 		}
