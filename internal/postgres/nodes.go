@@ -217,19 +217,23 @@ func (c *connection) leaveNodes() {
 	}
 }
 
-// lose marks a node as lost.
+// lose marks a node as lost, unless its check has ended: the node may respond when the timer of
+// the check fires.
 func (n *node) lose(log *slog.Logger) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.lost.Swap(true) {
+	if n.checking && !n.lost.Swap(true) {
 		log.Warn("a node of the cluster does not respond; requests of its accounts get 503", "host", n.host, "port", n.port)
 	}
 }
 
-// hangUp closes the connections that wait for a node.
+// hangUp closes the connections that wait for a node, unless its check has ended.
 func (n *node) hangUp() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if !n.checking {
+		return
+	}
 	for c := range n.held {
 		_ = c.Conn.Conn().PgConn().Conn().Close() // pgx may have closed it just now
 	}
