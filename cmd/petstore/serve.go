@@ -135,8 +135,10 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener.Lis
 	if err != nil {
 		return err
 	}
-	defer database.Close()
-	defer replicas.Close()
+	defer sleep.AtMost(c.closingTime(), func() {
+		replicas.Close()
+		database.Close()
+	})
 	verifier := auth.NewVerifier(db.New(database), db.New(database.Writing()))
 	watchDatabase(metrics, database, replicas, verifier)
 	options := apiOptions(c)
@@ -301,7 +303,7 @@ func startBackground(ctx context.Context, limit time.Duration, tasks ...func(con
 	}
 	return func() {
 		cancel()
-		within(limit, running.Wait)
+		sleep.AtMost(limit, running.Wait)
 	}
 }
 
@@ -336,18 +338,6 @@ func shutDown(ctx context.Context, limit time.Duration, handler *api.Server, ser
 		return fmt.Errorf("requests were still running after %s and have been cut off; raise PETSTORE_SHUTDOWN_GRACE to give them more time", limit)
 	}
 	return nil
-}
-
-// within waits for an action, but at most for limit. The action continues after
-// that.
-func within(limit time.Duration, action func()) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	go func() {
-		action()
-		cancel()
-	}()
-	<-ctx.Done()
 }
 
 // startTracer returns the tracer, or nil if tracing is off. The returned function

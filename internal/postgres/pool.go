@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/singleflight"
+
+	"petstore/internal/sleep"
 )
 
 const (
@@ -167,19 +169,7 @@ func boundSession(config *pgx.ConnConfig) settings {
 
 // Close closes the pool. It waits up to a second for connections in use, which end
 // when they are released or when the process exits.
-func (d *DB) Close() {
-	closed := make(chan struct{})
-	go func() {
-		d.pool.Close()
-		close(closed)
-	}()
-	timer := time.NewTimer(closeTimeout)
-	defer timer.Stop()
-	select {
-	case <-closed:
-	case <-timer.C:
-	}
-}
+func (d *DB) Close() { sleep.AtMost(closeTimeout, d.pool.Close) }
 
 // Pool returns the pool, for callers that need their own connection.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }

@@ -18,6 +18,17 @@ func For(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// AtMost waits for an action, but not longer than a limit. The action goes on after that.
+func AtMost(limit time.Duration, action func()) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	go func() {
+		action()
+		cancel()
+	}()
+	<-ctx.Done()
+}
+
 // Every calls an action at once, and again an interval after each call, until ctx ends.
 func Every(ctx context.Context, interval time.Duration, action func(context.Context)) {
 	for ctx.Err() == nil {
