@@ -58,7 +58,7 @@ func (e *Exchange) setResponse(m *exchange.Message) {
 	e.RetryAfter = parseRetryAfter(values(m, "Retry-After"))
 	e.Replayed, e.Deprecated = values(m, "Idempotent-Replayed") != "", values(m, "Deprecation") != ""
 	e.IsEmpty = m.Body == "[]" || e.Operation == "getMessage" && strings.Contains(m.Body, `"status":"queued"`)
-	e.HasEvents = e.streams() && strings.Contains(m.Body, "\nevent:")
+	e.HasEvents = strings.Contains(m.Body, "\nevent:")
 	if e.Code != "validation_failed" && e.Code != "invalid_parameter" || m.Size > exchange.MaxBody {
 		return
 	}

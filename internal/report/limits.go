@@ -1,11 +1,14 @@
 package report
 
 import (
+	"net/http"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"time"
+
+	"petstore/internal/httpjson"
 )
 
 var limitRules = []Rule{
@@ -63,7 +66,7 @@ var limitRules = []Rule{
 		judge: func(r *Record, f *finding) {
 			for _, e := range r.all {
 				switch {
-				case !e.lists() || !strings.Contains(e.Prefer, "count=exact"):
+				case !e.lists() || !httpjson.PrefersCount(http.Header{"Prefer": {e.Prefer}}):
 				case e.cursor != "":
 					f.warn(e.ID)
 				default:

@@ -34,6 +34,7 @@ func TestLimits(t *testing.T) {
 		about("limit_no_burst", "no 429", NotSeen, x(0, "GET /pets 200")),
 
 		about("limit_count_once", "with each page", Warning, x(0, "GET /pets 200", prefer("count=exact")), x(1, "GET /pets?cursor=a 200", prefer("count=exact"))),
+		about("limit_count_once", "with a page, in quotes", Warning, x(0, "GET /pets?cursor=a 200", prefer(`respond-async, Count="exact"`))),
 		about("limit_count_once", "once", Passed, x(0, "GET /pets 200", prefer("count=exact")), x(1, "GET /pets?cursor=a 200")),
 		about("limit_count_once", "never", NotSeen, x(0, "GET /pets 200")),
 	})

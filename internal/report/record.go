@@ -5,10 +5,13 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"petstore/internal/exchange"
+	"petstore/internal/gate"
+	"petstore/internal/httpjson"
 )
 
 // Record has the facts about the clients of a sandbox.
@@ -69,6 +72,7 @@ type Exchange struct {
 
 	client               *client
 	episode, index       int    // the number of resets before it; its index among the exchanges of the client
+	streams              bool   // whether it is for a stream of events
 	lasts                bool   // whether it is meant to last: a stream, or a request that waits for a change
 	cursor, after, types string // parameters of the query
 	hasLimit             bool   // another one
@@ -134,7 +138,8 @@ func (r *Record) prepare() {
 		}
 		e.client, e.episode, e.index = clients[by], episode, len(clients[by].all)
 		e.client.all = append(e.client.all, e)
-		e.lasts = e.streams() || strings.Contains(e.Prefer, "wait")
+		e.streams = e.Operation == "listEvents" && gate.Prefers(http.Header{"Accept": {e.Accept}}, gate.StreamType)
+		e.lasts = e.streams || e.waits()
 		query := e.query()
 		e.cursor, e.after, e.types, e.hasLimit = query.Get("cursor"), query.Get("after"), strings.Join(query["type"], ","), query.Has("limit")
 		if e.hasEffect() {
@@ -157,7 +162,15 @@ func (e *Exchange) at(step int) *Exchange {
 	return nil
 }
 
-func (e *Exchange) streams() bool { return strings.Contains(e.Accept, "text/event-stream") }
+// follows reports whether a request may wait for a change, instead of polling for it.
+func (e *Exchange) follows() bool { return e.Operation == "listEvents" || e.Operation == "getMessage" }
+
+// waits reports whether a request waits for a change, as the server reads it.
+func (e *Exchange) waits() bool {
+	value, _ := httpjson.Preference(http.Header{"Prefer": {e.Prefer}}, "wait")
+	seconds, err := strconv.Atoi(value)
+	return e.follows() && err == nil && seconds > 0
+}
 
 func (e *Exchange) succeeded() bool { return e.Status >= 200 && e.Status < 400 }
 

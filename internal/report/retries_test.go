@@ -28,7 +28,7 @@ func TestRetries(t *testing.T) {
 	failed := func(after float64, changes ...change) Exchange {
 		return x(after, "POST /store/orders 502 injected_fault", changes...)
 	}
-	get := "GET /pets 502 injected_fault"
+	const get, anyForm = "GET /pets 502 injected_fault", "application/json, text/event-stream"
 	var firsts, varied, shorts, agreed, mostly, unknown []Exchange
 	for i := range 5 {
 		unknown = append(unknown, failed(0.02*float64(i), unread(5)))
@@ -85,6 +85,8 @@ func TestRetries(t *testing.T) {
 		about("retry_only_temporary", "right Content-Type with the same key", Passed, x(0, "POST /pets 400", key("a"), unread(5), content("text/plain")), x(1, "POST /pets 201", key("a"), order, content("application/json"))),
 
 		about("retry_after", "early", Failed, x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200")),
+		about("retry_after", "early, with headers of streams and waits", Failed,
+			x(0, "GET /pets 503", accept(anyForm), prefer("wait=10"), retryAfter(1)), x(0.2, "GET /pets 200", accept(anyForm), prefer("wait=10"))),
 		about("retry_after", "in time", Passed, x(0, "GET /pets 503", retryAfter(1)), x(1.01, "GET /pets 200")),
 		about("retry_after", "early with a key", Failed, x(0, "POST /pets 429", key("a"), unread(5), retryAfter(2)), x(0.1, "GET /pets 200", took(1)), x(1, "POST /pets 201", key("a"), order)),
 		about("retry_after", "another form", NotSeen, x(0, "GET /events 503", retryAfter(1)), x(0.1, "GET /events 200", accept("text/event-stream"))),

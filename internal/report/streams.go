@@ -37,7 +37,7 @@ var streamRules = []Rule{
 			const atOnce = 200 * time.Millisecond
 			streams := r.streams(func(*Exchange) bool { return true })
 			for _, e := range r.all {
-				if !e.streamsEvents() || e.isFinal() || !e.broke() && (e.Status < 400 && e.Status != 0) {
+				if !e.streams || e.isFinal() || !e.broke() && (e.Status < 400 && e.Status != 0) {
 					continue
 				}
 				switch next := streams.next(e); {
@@ -53,11 +53,9 @@ var streamRules = []Rule{
 	},
 }
 
-func (e *Exchange) streamsEvents() bool { return e.streams() && e.Operation == "listEvents" }
-
 // broke reports whether the server ended a stream that had sent events. Nobody knows why a stream
 // ended without a fault: the client may have had enough.
-func (e *Exchange) broke() bool { return e.streamsEvents() && e.Fault == "close" && e.HasEvents }
+func (e *Exchange) broke() bool { return e.streams && e.Fault == "close" && e.HasEvents }
 
 // resumes reports whether a stream begins after an event that the client names.
 func (e *Exchange) resumes() bool {
@@ -80,7 +78,7 @@ type streams map[eventTypes][]*Exchange
 func (r *Record) streams(which func(*Exchange) bool) streams {
 	all := streams{}
 	for _, e := range r.all {
-		if e.streamsEvents() && which(e) {
+		if e.streams && which(e) {
 			all[e.eventTypes()] = append(all[e.eventTypes()], e)
 		}
 	}
