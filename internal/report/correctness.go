@@ -1,6 +1,7 @@
 package report
 
 import (
+	"net/http"
 	"slices"
 	"time"
 )
@@ -166,9 +167,9 @@ func judgePolling(r *Record, f *finding) {
 		episode int
 		path    string
 	}
-	vain := map[place][]*Exchange{}
+	vain, ended := map[place][]*Exchange{}, map[place]bool{}
 	for _, e := range r.all {
-		if e.Operation != "listEvents" && e.Operation != "getMessage" {
+		if !e.follows() {
 			continue
 		}
 		if e.lasts {
@@ -176,17 +177,19 @@ func judgePolling(r *Record, f *finding) {
 			continue
 		}
 		at := place{e.client, e.episode, e.Path}
-		if !e.IsEmpty {
+		switch {
+		case e.IsEmpty || e.Status == http.StatusNotModified && !ended[at]:
+			before := vain[at]
+			for len(before) > 0 && e.Began.Sub(before[0].Began) > time.Minute {
+				before = before[1:]
+			}
+			if vain[at] = append(before, e); len(vain[at]) == often {
+				f.warn(e.ID)
+				delete(vain, at)
+			}
+		case e.Status == http.StatusOK:
 			delete(vain, at)
-			continue
-		}
-		before := vain[at]
-		for len(before) > 0 && e.Began.Sub(before[0].Began) > time.Minute {
-			before = before[1:]
-		}
-		if vain[at] = append(before, e); len(vain[at]) == often {
-			f.warn(e.ID)
-			delete(vain, at)
+			ended[at] = e.Operation == "getMessage" // its status does not change any more
 		}
 	}
 }

@@ -23,11 +23,15 @@ func TestCorrectness(t *testing.T) {
 		return one
 	}
 	order := body("order")
-	var polls, waits, messages []Exchange
+	var polls, waits, messages, unchanged, ignored, streamless, capital []Exchange
 	for i := range 5 {
 		polls = append(polls, x(float64(i), "GET /events 200", empty))
 		waits = append(waits, x(float64(i), "GET /events 200", empty, prefer("wait=30")))
 		messages = append(messages, x(float64(i), "GET /messages/1 200", empty))
+		unchanged = append(unchanged, x(float64(i), "GET /messages/1 304"))
+		ignored = append(ignored, x(float64(i), "GET /events 200", empty, prefer("wait=0")))
+		streamless = append(streamless, x(float64(i), "GET /events 200", empty, accept("application/json, text/event-stream;q=0.5")))
+		capital = append(capital, x(float64(i), "GET /events 200", empty, prefer("Wait=10")))
 	}
 	acrossReset := about("no_polling", "across a reset", NotSeen, polls...)
 	acrossReset.record.Events = []Event{{At: at(2.5), Type: report.StoreReset}}
@@ -61,7 +65,13 @@ func TestCorrectness(t *testing.T) {
 
 		about("no_polling", "events", Warning, polls...),
 		about("no_polling", "message", Warning, messages...),
+		about("no_polling", "message that is unchanged", Warning, unchanged...),
+		about("no_polling", "message that was sent", NotSeen, with([]Exchange{x(-1, "GET /messages/1 200")}, unchanged...)...),
+		about("no_polling", "between failures", Warning, with(polls[:3:3], x(2.5, "GET /events 503"), x(2.7, "GET /events 0"), polls[3], polls[4])...),
+		about("no_polling", "waits for no time", Warning, ignored...),
+		about("no_polling", "prefers a list to a stream", Warning, streamless...),
 		about("no_polling", "waits", Passed, waits...),
+		about("no_polling", "waits, in capitals", Passed, capital...),
 		about("no_polling", "a few", NotSeen, polls[:4]...),
 		about("no_polling", "with news", NotSeen, with(polls[:4:4], x(4, "GET /events 200"), x(5, "GET /events 200", empty))...),
 
