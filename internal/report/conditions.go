@@ -49,7 +49,7 @@ var conditionRules = []Rule{
 	{
 		ID: "condition_updates", Subject: "Conditions", Title: "Send If-Match to change what you have read", Guide: "concurrency#preconditions",
 		situation: "a resource that a client read and then changed",
-		mistake:   "the client read a resource and then changed it without If-Match, so it may undo the change of another client",
+		mistake:   "the client read a resource and then changed it without a tag in If-Match, so it may undo the change of another client",
 		judge: func(r *Record, f *finding) {
 			updates := map[string][]*Exchange{} // by path
 			for _, e := range r.all {
@@ -61,7 +61,7 @@ var conditionRules = []Rule{
 				read := e.samePath(-1)
 				switch {
 				case read == nil || !read.isRead() || read.ETag == "" || e.Began.Sub(read.Ended) > editTime:
-				case e.IfMatch != "":
+				case e.versioned():
 					f.pass()
 				case undoes(e, read, before):
 					f.fail(e.ID)
@@ -97,10 +97,10 @@ var conditionRules = []Rule{
 				next, same := e.samePath(1), version{e.client, e.episode, e.Path, e.IfMatch}
 				switch {
 				case next == nil || next.Began.Before(e.Ended) || next.Began.Sub(e.Ended) > soon:
-				case next.isRead() || next.IfMatch != "" && next.IfMatch != e.IfMatch:
+				case next.isRead() || next.versioned() && next.IfMatch != e.IfMatch:
 					f.pass()
 				case next.Method != e.Method: // another change, such as a deletion
-				case next.IfMatch != "" && sent[same] <= max(got[same], 1): // several parts of the client may have read it
+				case next.versioned() && sent[same] <= max(got[same], 1): // several parts of the client may have read it
 				default:
 					f.warn(next.ID)
 				}
@@ -109,6 +109,9 @@ var conditionRules = []Rule{
 		},
 	},
 }
+
+// versioned reports whether a request applies only to one version of a resource.
+func (e *Exchange) versioned() bool { return e.IfMatch != "" && e.IfMatch != "*" }
 
 // samePath returns the last request of the client for the same path before this one (-1), the next
 // one (1), or nil.

@@ -38,6 +38,7 @@ func TestConditions(t *testing.T) {
 		about("condition_updates", "with the tag", Passed, read, tagged(1, "200", `"a"`)),
 		about("condition_updates", "without", Warning, read, x(1, "PUT /store/inventory/1 200")),
 		about("condition_updates", "lost update", Failed, read, put(0.5, `"b"`, agent("other")), put(1, `"c"`)),
+		about("condition_updates", "lost update of any version", Failed, read, put(0.5, `"b"`, agent("other")), put(1, `"c"`, ifMatch("*"))),
 		about("condition_updates", "other update changed nothing", Warning, read, put(0.5, `"a"`, agent("other")), put(1, `"c"`)),
 		about("condition_updates", "same update", Warning, read, put(0.5, `"b"`, agent("other")), put(1, `"b"`)),
 		about("condition_updates", "other fields", Warning, x(0, "GET /pets/1 200", etag(`"a"`)), x(0.5, "PATCH /pets/1 200", etag(`"b"`), agent("other")), x(1, "PATCH /pets/1 200", etag(`"c"`))),
@@ -53,6 +54,7 @@ func TestConditions(t *testing.T) {
 		about("condition_412", "a copy whose first response was lost", NotSeen, with([]Exchange{read, read, tagged(0.1, "0", `"a"`)}, tagged(0.2, "412", `"a"`), tagged(0.3, "412", `"a"`))...),
 		about("condition_412", "in progress", NotSeen, tagged(0, "412", `"a"`, took(1)), tagged(0.1, "412", `"a"`, took(1)), tagged(0.2, "412", `"a"`, took(1))),
 		about("condition_412", "without the tag, once", Warning, tagged(0, "412", `"a"`), x(1, "PUT /store/inventory/1 200")),
+		about("condition_412", "any version, once", Warning, tagged(0, "412", `"a"`), tagged(1, "200", "*")),
 		about("condition_412", "deletes instead", NotSeen, x(0, "PATCH /pets/1 412", ifMatch(`"a"`)), x(1, "DELETE /pets/1 204")),
 		about("condition_412", "gives up", NotSeen, tagged(0, "412", `"a"`)),
 	})
