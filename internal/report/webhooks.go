@@ -42,7 +42,7 @@ var webhookRules = []Rule{
 				}
 				switch {
 				case webhook.IsProbe(d.Type):
-				case refused >= several || refused > 0 && d.Status == "failed":
+				case refused >= several && d.Status != "delivered" || refused > 0 && d.Status == "failed":
 					f.fail(d.ID)
 				case refused > 0:
 					f.warn(d.ID)

@@ -27,6 +27,7 @@ func TestWebhooks(t *testing.T) {
 	}{
 		{"webhook_accepts", "accepts", Passed, []Delivery{got("pet.created", "delivered", 204)}},
 		{"webhook_accepts", "once not", Warning, []Delivery{got("pet.created", "delivered", 500, 204)}},
+		{"webhook_accepts", "at last", Warning, []Delivery{got("pet.created", "delivered", 503, 503, 503, 204)}},
 		{"webhook_accepts", "gives up", Failed, []Delivery{got("pet.created", "failed", 410)}},
 		{"webhook_accepts", "never", Failed, []Delivery{got("pet.created", "pending", 500, 500, 500)}},
 		{"webhook_accepts", "is not there", NotSeen, []Delivery{got("pet.created", "failed", 0, 0, 0)}},
