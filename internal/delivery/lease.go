@@ -290,7 +290,9 @@ func (w *Worker) drainAll(ctx context.Context) error {
 			}
 		}
 	})
-	if err == nil {
+	if err != nil {
+		w.options.Metrics.ForgetWebhooks()
+	} else {
 		for _, isFailing := range []bool{false, true} {
 			w.options.Metrics.SetDue(isFailing, count[isFailing], oldest[isFailing])
 		}

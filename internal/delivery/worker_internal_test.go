@@ -180,6 +180,27 @@ func (l *lab) sweepAll(which string, isReachable func(accountID int64) bool) {
 	}
 }
 
+// TestMetricsOfUnreachableDatabase: a worker that does not reach the database no longer reports what
+// it has read before.
+func TestMetricsOfUnreachableDatabase(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	const due, waiting = `petstore_webhooks_due{failing="false"}`, "petstore_webhook_undispatched_events"
+	if err := errors.Join(l.worker.lookAtAll(t.Context()), l.worker.drainAll(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if scrape(t, l.worker, due) != "0" || scrape(t, l.worker, waiting) != "0" {
+		t.Error("a worker does not report an empty database")
+	}
+	l.worker.db.Close()
+	if err := l.worker.drainAll(t.Context()); err == nil {
+		t.Error("a worker drains without a database")
+	}
+	if scrape(t, l.worker, due) != "" || scrape(t, l.worker, waiting) != "NaN" {
+		t.Error("a worker without a database reports what it has read before")
+	}
+}
+
 // TestLookAt: a worker that is woken dispatches what there is, and remembers the accounts
 // without a webhook.
 func TestLookAt(t *testing.T) {

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"math"
 	"strconv"
 	"time"
 
@@ -82,4 +83,12 @@ func (m *Metrics) SetDue(isFailing bool, count int, oldest float64) {
 	label := strconv.FormatBool(isFailing)
 	m.webhooks.due.WithLabelValues(label).Set(float64(count))
 	m.webhooks.oldest.WithLabelValues(label).Set(oldest)
+}
+
+// ForgetWebhooks removes what the process cannot know, because it does not reach the database.
+func (m *Metrics) ForgetWebhooks() {
+	m.webhooks.due.Reset()
+	m.webhooks.oldest.Reset()
+	m.webhooks.waiting.Set(math.NaN())
+	m.webhooks.failing.Set(math.NaN())
 }
