@@ -363,7 +363,7 @@ func TestImportCategories(t *testing.T) {
 	if got := s.rows("categories"); len(got) != 5 {
 		t.Errorf("the categories %v", got)
 	}
-	s.fails([]string{s.file("pets.ndjson", `{"name":"a","category":"Dogs","categoryId":1}`)}, "pets.ndjson:1: `category` is not allowed beside `categoryId`.")
+	s.fails([]string{s.file("pets.ndjson", `{"name":"a","category":"Dogs","categoryId":1}`)}, "pets.ndjson:1: `categoryId` is not allowed beside `category`.")
 }
 
 // TestImportWaits: import waits for 429, 503 and lost connections, and imports each row once.

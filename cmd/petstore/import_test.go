@@ -163,7 +163,7 @@ func brokenRows() []brokenFile {
 		{"JSON that is broken", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The line is not a JSON object: unexpected EOF"},
 		{"JSON that is no object", "{\"name\":\"a\",\"categoryId\":1001}\n7\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The line is not a JSON object: it is not an object."},
 		{"two objects", "{\"name\":\"a\",\"categoryId\":1001}\n{} {}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The line is not a JSON object: the line continues"},
-		{"duplicate field", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"name\":\"b\",\"categoryId\":1001}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The body is not valid JSON"},
+		{"duplicate field", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"name\":\"b\",\"categoryId\":1001}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The line is not a JSON object: duplicate object member name \"name\""},
 		{"unknown field", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"categoryID\":1}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: `categoryID` is not a field"},
 		{"JSON exponent", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"categoryId\":1e0}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: `categoryId` must be an integer without"},
 	}
@@ -334,6 +334,9 @@ func TestDryRun(t *testing.T) {
 			{"name":null,"categoryId":null,"extra":1}
 			{"name":"a","name":"b","categoryId":1}
 			{"name":"a\u0007","categoryId":1e3}
+			{"name":"a","category":7}
+			{"name":"a","category":"b","categoryId":1}
+			{"name":"a","category":"b","category":"c"}
 			{"name":"a"}`,
 		"categories": `{"name":"a","description":7}
 			{"description":"` + long + `"}
@@ -342,6 +345,9 @@ func TestDryRun(t *testing.T) {
 		"inventory": `{"petId":0,"quantity":1}
 			{"quantity":1}
 			{"petId":1}
+			{"petId":"","quantity":5}
+			{"petId":"1","quantity":5}
+			{"petId":1,"petId":2,"quantity":5}
 			{"petId":1,"quantity":-1}
 			{"petId":1,"quantity":1000000001}
 			{"petId":1,"quantity":"1","more":1}`,
@@ -352,7 +358,11 @@ func TestDryRun(t *testing.T) {
 			{"petId":1,"shipDate":"tomorrow"}
 			{"petId":1,"complete":"yes"}
 			{"petId":1,"complete":null}
+			{"petId":1,"complete":false,"complete":true}
 			{"petId":1,"status":"x"}`,
+		"store": `{"kind":"inventory","petId":"","quantity":5}
+			{"kind":"inventory","petId":0,"quantity":0}
+			{"kind":"order","kind":"pet","petId":1}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

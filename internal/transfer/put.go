@@ -79,21 +79,18 @@ func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
 	if id := one.number("id"); r.Source.units[id] > 0 {
 		one.set("status", jsontext.Value(`"available"`))
 	}
-	one.take("id")
-	if name := one.take(categoryName); name != nil {
-		if one.get("categoryId") != nil {
-			return 0, wrong(categoryName, "not_allowed", "`category` is not allowed beside `categoryId`.")
+	if name := one.get(categoryName); name != nil {
+		if name.Kind() != '"' || one.get("categoryId") != nil {
+			return 0, one.validate()
 		}
-		text, err := jsontext.AppendUnquote(nil, name)
-		if err != nil {
-			return 0, wrong(categoryName, "wrong_type", "`category` must be a string.")
-		}
+		text, _ := jsontext.AppendUnquote(nil, one.take(categoryName)) // valid JSON
 		id, err := r.categoryNamed(ctx, string(text))
 		if err != nil {
 			return 0, err
 		}
 		one.set("categoryId", numberValue(id))
 	}
+	one.take("id")
 	if err := r.mapID(one, "categoryId", categories); err != nil {
 		return 0, err
 	}
@@ -132,13 +129,16 @@ func (r *run) categoryNamed(ctx context.Context, name string) (id int64, err err
 
 // putStock sets the stock of a pet. With an archive, its orders take their units later.
 func (r *run) putStock(ctx context.Context, one *row) (int64, error) {
+	if one.number("petId") < 1 {
+		return 0, one.validate() // it is not in the body, so the server cannot tell
+	}
 	units := r.Source.units[one.number("petId")]
 	if err := r.mapID(one, "petId", pets); err != nil || r.Source.Resource != nil {
 		if err == nil {
 			one.take("status")
 			_, err = r.setStock(ctx, one)
 		}
-		return max(one.number("petId"), 1), err
+		return one.number("petId"), err
 	}
 	switch {
 	case units > 0:
@@ -156,13 +156,9 @@ func (r *run) putStock(ctx context.Context, one *row) (int64, error) {
 
 // setStock sets the stock of the pet in a row, and returns the status of the pet.
 func (r *run) setStock(ctx context.Context, one *row) (status string, err error) {
-	id := one.get("petId")
-	if id == nil {
-		return "", wrong("petId", "required", "`petId` is required.")
-	}
 	body := row{fields: slices.DeleteFunc(slices.Clone(one.fields), func(f field) bool { return f.name == "petId" })}
 	var item resource
-	err = r.send(ctx, Request{http.MethodPut, "/store/inventory/" + url.PathEscape(strings.Trim(string(id), `"`)), "", body.body()}, &item)
+	err = r.send(ctx, Request{http.MethodPut, "/store/inventory/" + string(one.get("petId")), "", body.body()}, &item)
 	return item.Status, err
 }
 
@@ -185,14 +181,11 @@ func (r *run) settle(ctx context.Context, one *row) error {
 // putOrder places an order and completes it. Both take effect once. It cancels an order that the server
 // does not complete, so that a corrected row is not the second one.
 func (r *run) putOrder(ctx context.Context, one *row) (int64, error) {
+	if complete := one.get("complete"); complete != nil && complete.Kind() != 't' && complete.Kind() != 'f' {
+		return 0, one.validate()
+	}
 	one.take("id")
 	complete := one.take("complete")
-	if complete.Kind() == 'n' {
-		return 0, wrong("complete", "null_not_allowed", "`complete` must not be null.")
-	}
-	if complete != nil && complete.Kind() != 't' && complete.Kind() != 'f' {
-		return 0, wrong("complete", "wrong_type", "`complete` must be true or false.")
-	}
 	if err := r.mapID(one, "petId", pets); err != nil {
 		return 0, err
 	}

@@ -23,7 +23,7 @@ type Resource struct {
 	// put sends a row and returns the id of the resource. The error is [RowErrors] if it is only
 	// about the row. A nil put means that the resource cannot be imported.
 	put func(*run, context.Context, *row) (int64, error)
-	// check reads the fields of a row as the operation does.
+	// check reads the fields of a row as the operation does, and the ones that only an import has.
 	check func(*httpjson.Object)
 }
 
@@ -53,6 +53,12 @@ var (
 		columns: []column{{"id", false}, {"name", true}, {"categoryId", false}, {"status", true}}, required: []string{"name"},
 		check: func(o *httpjson.Object) {
 			o.Name(maxName)
+			if o.Has(categoryName) {
+				o.Text(categoryName, 1, maxName)
+				o.Exclude("is not allowed beside `"+categoryName+"`.", "categoryId")
+			} else {
+				o.Require("categoryId")
+			}
 			o.ID("categoryId")
 			o.Enum("status", "available", "pending", "sold")
 		},

@@ -66,10 +66,9 @@ func mistakes(code, message string, violations []httpjson.Violation) (all RowErr
 	return all
 }
 
-// parseRow reads a JSON object. It keeps the fields as they are, also duplicates, because the server
-// checks them.
+// parseRow reads a JSON object. It keeps the values as they are, because the server checks them.
 func parseRow(text []byte) (fields []field, err error) {
-	decoder := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true))
+	decoder := jsontext.NewDecoder(bytes.NewReader(text))
 	object, err := decoder.ReadValue()
 	if err != nil {
 		return nil, err
@@ -149,14 +148,6 @@ func (r *row) validate() error {
 	o.Require(r.resource.required...)
 	if r.resource.columns[0].name == "id" {
 		o.ID("id")
-	}
-	if r.resource == pets {
-		if o.Has(categoryName) {
-			o.Text(categoryName, 1, maxName)
-			o.Exclude("is not allowed beside `"+categoryName+"`.", "categoryId")
-		} else {
-			o.Require("categoryId")
-		}
 	}
 	r.resource.check(o)
 	if failed, ok := errors.AsType[*httpjson.Error](o.Err()); ok {
