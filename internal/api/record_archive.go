@@ -98,19 +98,24 @@ type archivedRequest struct {
 }
 
 type archivedResponse struct {
-	Status      int32        `json:"status"` // 0: there is none
-	StatusText  string       `json:"statusText"`
-	RedirectURL string       `json:"redirectURL"`
-	Content     archivedBody `json:"content"`
+	Status      int32           `json:"status"` // 0: there is none
+	StatusText  string          `json:"statusText"`
+	RedirectURL string          `json:"redirectURL"`
+	Content     archivedContent `json:"content"`
 
 	archivedMessage
 }
 
 type archivedBody struct {
 	MimeType string `json:"mimeType"`
-	Size     int64  `json:"size,omitempty"`
 	Text     string `json:"text"`
 	Encoding string `json:"encoding,omitempty"`
+}
+
+type archivedContent struct {
+	Size int64 `json:"size"`
+
+	archivedBody
 }
 
 // archivedFrom returns the entry of an exchange.
@@ -134,9 +139,8 @@ func (s *Server) archivedFrom(account int64, row db.ExchangeListRow) archived {
 	if e.Response != nil {
 		entry.Response = archivedResponse{
 			Status: e.Status, StatusText: http.StatusText(int(e.Status)), RedirectURL: valueOf(e.Response.Headers, "Location"),
-			Content: archivedFromBody(*e.Response), archivedMessage: archivedFromMessage(*e.Response),
+			Content: archivedContent{e.Response.Size, archivedFromBody(*e.Response)}, archivedMessage: archivedFromMessage(*e.Response),
 		}
-		entry.Response.Content.Size = e.Response.Size
 	}
 	return entry
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -568,11 +569,14 @@ func TestArchive(t *testing.T) {
 				Request         struct {
 					Method, URL string
 					QueryString []exchange.Header
-					PostData    struct{ MimeType, Text string }
+					PostData    map[string]string
 				}
 				Response struct {
 					Status  int
-					Content struct{ MimeType, Text string }
+					Content struct {
+						MimeType, Text string
+						Size           int
+					}
 				}
 			}
 		}
@@ -582,10 +586,11 @@ func TestArchive(t *testing.T) {
 		t.Fatalf("the archive is %s", resp.body)
 	}
 	entries = entries[1:]
-	if read := entries[0]; read.Request.URL != p.url+"/pets?limit=1" || len(read.Request.QueryString) != 1 || !strings.HasPrefix(read.Response.Content.Text, "[{") {
+	if read := entries[0]; read.Request.URL != p.url+"/pets?limit=1" || len(read.Request.QueryString) != 1 || read.Response.Content.Size != len(read.Response.Content.Text) || !strings.HasPrefix(read.Response.Content.Text, "[{") {
 		t.Errorf("the read is %+v", read)
 	}
-	if write := entries[1]; write.Request.PostData.Text != `{"petId":1,"quantity":2}` || write.Response.Status != http.StatusCreated || write.Response.Content.MimeType != "application/json" {
+	posted := map[string]string{"mimeType": "application/json", "text": `{"petId":1,"quantity":2}`}
+	if write := entries[1]; !maps.Equal(write.Request.PostData, posted) || write.Response.Status != http.StatusCreated || write.Response.Content.MimeType != "application/json" {
 		t.Errorf("the write is %+v", write)
 	}
 }
