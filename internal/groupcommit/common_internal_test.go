@@ -247,6 +247,10 @@ func TestManyHeldFeeds(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "SELECT FROM account_state WHERE account_id >= 10 FOR NO KEY UPDATE"); err != nil {
 			return err
 		}
+		decided, err := f.runCommon(t.Context(), []storeWrite{{stuck[0], emits(order(1, 1))}, {one, emits(restock(1, 5))}})
+		if err = errors.Join(err, decided[1].err); err != nil || !errors.Is(decided[0].err, errFeedHeld) {
+			return fmt.Errorf("the neighbor of a stuck write: %w, and the write: %w", err, decided[0].err)
+		}
 		requests, cancel := context.WithTimeout(t.Context(), 3*time.Second) // longer than lock_timeout
 		defer cancel()
 		var waiting sync.WaitGroup
@@ -266,7 +270,6 @@ func TestManyHeldFeeds(t *testing.T) {
 		defer poll.Stop()
 		for waiters := 0; waiters < forWrites && !f.locks.IsContended(); {
 			<-poll.C
-			var err error
 			if waiters, err = pgtest.LockWaiters(t.Context(), f.database.Pool); err != nil {
 				return err
 			}
