@@ -180,9 +180,13 @@ func TestSilentConnections(t *testing.T) {
 			proxy := startProxy(t, pgtest.NewEmpty(t).URL)
 			pool := open(t, proxy.url, conns)
 			fill(t, pool, conns)
+			began := time.Now()
 			proxy.swallow(mute)
 			fails(t, pool)
 			eventually(t, "all places are free", func() bool { return pool.Pool().Stat().TotalConns() == 0 })
+			if took := time.Since(began); took > 7*time.Second { // as docs/reliability.md says
+				t.Errorf("all places are free after %s", took)
+			}
 			proxy.mu.Lock()
 			proxy.mute = false
 			proxy.mu.Unlock()
