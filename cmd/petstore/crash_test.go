@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -168,15 +170,18 @@ func TestKilledBeforeTheResponse(t *testing.T) {
 			for _, statement := range point.prepare {
 				s.exec(statement)
 			}
-			s.killAt(point.hold, point.held, "order", point.survives)
+			placed := s.orderAt(point.hold, point.held, s.kill, s.begin)
+			if placed.replayed != point.survives {
+				t.Errorf("order %d: replayed is %t, want %t", placed.id, placed.replayed, point.survives)
+			}
 			s.wantOrders(1)
 		})
 	}
 }
 
-// killAt kills the server while a lock blocks a statement of the order, then
-// releases the lock.
-func (s *shop) killAt(hold, held, key string, survives bool) {
+// orderAt places an order, and calls ending while a lock blocks a statement of the order. It calls ended
+// after it has released the lock.
+func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
@@ -187,11 +192,10 @@ func (s *shop) killAt(hold, held, key string, survives bool) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	var placed ordered
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		placed, err = s.order(ctx, key)
+		placed, err = s.order(ctx, "order")
 		done <- err
 	}()
 	if pgtest.Is(pgtest.Citus) { // a worker waits, with a statement of its own
@@ -201,15 +205,42 @@ func (s *shop) killAt(hold, held, key string, survives bool) {
 	} else {
 		s.await(1, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%"+held+"%' AND pid <> pg_backend_pid()")
 	}
-	s.kill()
+	ending()
 	if err := tx.Rollback(ctx); err != nil {
 		s.t.Fatal(err)
 	}
-	s.begin()
+	ended()
 	if err := <-done; err != nil {
 		s.t.Fatal(err)
 	}
-	if placed.replayed != survives {
-		s.t.Errorf("order %d: replayed is %t, want %t", placed.id, placed.replayed, survives)
+	return placed
+}
+
+// TestTerminatedDuringAnOrder: an order waits for a lock when the server gets SIGTERM, and longer than it
+// accepts connections. The order succeeds, and the exit code is 0.
+func TestTerminatedDuringAnOrder(t *testing.T) {
+	t.Parallel()
+	s := openShop(t)
+	idle, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer idle.Close()
+	if _, err := io.WriteString(idle, "GET /livez HTTP/1.1\r\nHost: shop\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	placed := s.orderAt("LOCK TABLE inventory IN ACCESS EXCLUSIVE MODE", "StorePetsLock", func() {
+		if err := s.server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, idle) // ends when the server waits only for requests in progress
+	}, func() {
+		if code := s.server.wait(); code != 0 {
+			t.Errorf("exit code %d after SIGTERM", code)
+		}
+	})
+	if placed.replayed {
+		t.Error("the order got its response only at the second attempt")
+	}
+	s.wantOrders(1)
 }
