@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
+	"petstore/internal/follow"
 	"petstore/internal/tools/must"
 )
 
@@ -128,13 +128,10 @@ func decode[T any](resp response) (value T) {
 	return value
 }
 
-// nextLink matches the URL of the next page in a Link header (RFC 8288).
-var nextLink = regexp.MustCompile(`<([^>]*)>; rel="next"`)
-
 // next returns the target of the next page, or "" after the last page.
 func (resp response) next() string {
-	if match := nextLink.FindStringSubmatch(resp.header.Get("Link")); match != nil {
-		return match[1]
+	if link := follow.NextLink(resp.header); link != nil {
+		return link.String()
 	}
 	return ""
 }
@@ -145,9 +142,6 @@ func (resp response) code() string {
 	_ = json.Unmarshal(resp.body, &problem) // another body has no code
 	return problem.Code
 }
-
-// isReplay reports whether the server had stored the response.
-func (resp response) isReplay() bool { return resp.header.Get("Idempotent-Replayed") == "true" }
 
 // String returns the status and body on one line, shortened.
 func (resp response) String() string {

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -131,12 +130,4 @@ func (d *database) holdLock(ctx context.Context, sql string) (release func()) {
 		must.OK(err)
 	}
 	return release
-}
-
-// awaitLockWaits waits until that many statements of the service wait for a lock.
-func (d *database) awaitLockWaits(ctx context.Context, connections int) {
-	must.Await(ctx, 10*time.Second, func() {
-		waiting := d.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND wait_event_type = 'Lock'")
-		must.Hold(waiting >= connections, "%d statements wait for a lock, want %d", waiting, connections)
-	})
 }

@@ -26,14 +26,10 @@ var faults = []fault{
 	{7, "a request has no deadline", "internal/gate/log.go", "began.Add(g.options.RequestTimeout)", "began.Add(time.Hour)"},
 	{9, "a full disk is an internal error", "internal/postgres/errors.go", `classInsufficientResource = "53"`, `classInsufficientResource = "5X"`},
 	{9, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
-	earlyResponse.in(10),
-	{10, "startup takes four seconds more", "cmd/petstore/serve.go", "public, err := listen(cmd.Context()", "time.Sleep(4 * time.Second)\npublic, err := listen(cmd.Context()"},
-	{11, "SIGTERM ends requests in progress", "cmd/petstore/serve.go", "server.Shutdown(limited)", "server.Close()"},
 	{13, "overload is an internal error", "internal/gate/errors.go", "return ErrTooManyConcurrent.WithRetryAfter(", "return ErrInternal.WithRetryAfter("},
 	{13, "a request keeps its place after its end", "internal/gate/limits.go", "l.requests.Give(r.payer, r.places)", "_ = r.places"},
 	{22, "commits do not wait for the standby", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{22, "only the first host is used", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
-	{23, "a silent connection keeps its place in the pool", "internal/postgres/connect.go", "_ = conn.PgConn().Conn().Close()", "_ = conn.PgConn().Conn()"},
 	{
 		27, "shutdown waits for silent connections", "internal/postgres/connect.go",
 		"closeGrace = 500 * time.Millisecond\n\t// closeTimeout is the maximum time that Close waits for connections in use.\n\tcloseTimeout = time.Second",
@@ -48,13 +44,28 @@ var faults = []fault{
 		"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))",
 	},
 	{30, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
-	earlyResponse.in(30),
-	earlyShared.in(30),
-	{33, "a stored response is not replayed", "internal/groupcommit/groupcommit.go", "case held.response == nil:", "case held.response == nil || held.response.key.APIKeyID > 0:"},
-	{33, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
-	{33, "the response of a key commits after its effect", "internal/groupcommit/write.go", "\ts.writeKeys(ctx, queries)\n", "\t_ = p.Commit(ctx, nil)\n\ts.writeKeys(ctx, queries)\n"},
-	earlyResponse.in(33),
-	{33, "a write gets the response to the first of its group", "internal/coalesce/coalesce.go", "return g.outs[g.calls[i].at], nil", "return g.outs[0], nil"},
+	{30, "startup takes four seconds more", "cmd/petstore/serve.go", "public, err := listen(cmd.Context()", "time.Sleep(4 * time.Second)\npublic, err := listen(cmd.Context()"},
+	early("the response is sent before the commit", "internal/groupcommit/groupcommit.go", `
+		if err := s.lock(ctx, p, writes); err != nil {
+			return err
+		}
+		for i, w := range writes {
+			decided[i].Result, decided[i].err = s.tryDecide(w)
+		}`, `
+		if s.spoiled {
+			return errSpoiled
+		}
+		s.write(ctx, p)
+		return p.Commit(ctx, nil)`),
+	early("the responses of a common group are sent before the commit", "internal/groupcommit/common.go", `
+		g.batch = &batch{ctx: ctx, queries: db.New(p)}
+		if err := g.lock(p); err != nil {
+			return err
+		}
+		for i, w := range writes {
+			decided[i].Result, decided[i].err = g.states[w.AccountID].tryDecide(w.Write)
+		}`, `
+		return g.write(p)`),
 	{36, "the position of a replica is ignored", "internal/postgres/position.go", "p.Timeline == other.Timeline && p.LSN >= other.LSN", "p.Timeline == other.Timeline"},
 	{36, "all timelines count as the first", "internal/postgres/position.go", "return Position{uint32(number), uint64(lsn)}", "return Position{min(1, uint32(number)), uint64(lsn)}"},
 	{36, "the token has the position before the commit", "internal/postgres/position.go", "\tqueued.Queue(\"COMMIT\")\n", "\tearly, _ := scanPrimary(c.QueryRow(ctx, primaryPosition))\n\tdefer func() { position = early }()\n\tqueued.Queue(\"COMMIT\")\n"},
@@ -79,15 +90,6 @@ var faults = []fault{
 	{45, "client connections are not limited", "internal/listener/connections.go", "\tif c.open >= c.most {", "\tif c.open >= 1_000_000 {"},
 	{45, "headers may have 64 KiB", "internal/listener/connections.go", "server.MaxHeaderBytes -= headerSlop", "server.MaxHeaderBytes = 60 << 10"},
 	{45, "garbage collection has no memory limit", "cmd/petstore/serve.go", "debug.SetMemoryLimit(memoryLimit)", "debug.SetMemoryLimit(1 << 40)"},
-	{46, "clients that vanish are not limited", "internal/listener/silence_linux.go", "int(WriteTimeout/time.Millisecond)", "int(WriteTimeout/time.Hour)"},
-	{47, "neighbors of a write that the database fails do not run again", "internal/groupcommit/failed.go", "case !postgres.RolledBack(err):", "case !postgres.RolledBack(err) || postgres.Unavailable(err):"},
-	{47, "a group may take as long as a write alone", "internal/groupcommit/lock.go", "if len(writes) > 1 {", "if len(writes) > maxWrites {"},
-	{47, "a group gives up after one failure", "internal/groupcommit/failed.go", "g.failures < mostFailures", "g.failures < 1"},
-	{47, "neighbors of a failed common group do not run again", "internal/groupcommit/groupcommit.go", "decided, err := c.runCommon(ctx, writes)\n\t\treturn decided, failure(err, len(writes), false)", "return c.runCommon(ctx, writes)"},
-	{
-		47, "a common group waits for feeds", "db/batch.go", "SELECT write_stores(\n    $1::bigint[],",
-		"SELECT write_stores((\n    SELECT array_agg(account_id)\n    FROM (SELECT account_id FROM account_state WHERE account_id = ANY ($1::bigint[]) FOR NO KEY UPDATE) AS waited),",
-	},
 	{49, "a migration keeps its lock for seconds", sampleFolder + "/90001_add_pets_notes.sql", "ADD COLUMN notes text;", "ADD COLUMN notes text;\nSELECT pg_sleep(5);"},
 	{49, "a migration drops a column that the last release uses", sampleFolder + "/90001_add_pets_notes.sql", "ADD COLUMN notes text;", "ADD COLUMN notes text;\nALTER TABLE categories DROP COLUMN description;"},
 	{49, "a migration restarts the numbers of events", sampleFolder + "/90001_add_pets_notes.sql", "ADD COLUMN notes text;", "ADD COLUMN notes text;\nUPDATE account_state SET last_sequence = 0;\nDELETE FROM events;"},
@@ -102,10 +104,6 @@ var faults = []fault{
 	{51, "the record is written twice a second", "internal/exchange/recorder.go", "interval = 50 * time.Millisecond", "interval = 500 * time.Millisecond"},
 	{51, "a request waits for a full buffer", "internal/exchange/recorder.go", "\tr.mu.Lock()\n\tif err == nil {\n", "\tfor end := time.Now().Add(time.Second); err != nil && time.Now().Before(end); err = r.buffer.Take(context.Background(), e.Payer, e.size()) {\n\t\ttime.Sleep(10 * time.Millisecond)\n\t}\n\tr.mu.Lock()\n\tif err == nil {\n"},
 	{51, "dropped requests are not counted", "internal/exchange/recorder.go", "r.dropped[e.Account]++", "r.dropped[e.Account] += 0"},
-	{52, "each attempt to import a row has a key of its own", "internal/transfer/import.go", `"%s %s %v", r.journal.Digest,`, `"%s %s %v", time.Now(),`},
-	{52, "import does not read the journal", "internal/transfer/journal.go", "case err == nil && !isNew:", "case err == nil && isNew:"},
-	{52, "a row is in the journal before it is sent", "internal/transfer/import.go", "if err := r.journal.begin(one.line); err != nil {", "if err := r.journal.done(one.line, 1, one.hash()); err != nil {"},
-	{52, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
 	{53, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
 	{53, "the next page ignores the state of the page before", "internal/gate/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
 	{
@@ -134,37 +132,12 @@ var faults = []fault{
 	{56, "transactions of the worker have no bound", "internal/postgres/pool.go", "if d.bound > 0 {", "if d.bound > 1<<60 {"},
 }
 
-// earlyResponse loses orders that were acknowledged just before the service is killed, and
-// earlyShared such orders of common groups.
-var (
-	earlyResponse = early("the response is sent before the commit", "internal/groupcommit/groupcommit.go", `
-		if err := s.lock(ctx, p, writes); err != nil {
-			return err
-		}
-		for i, w := range writes {
-			decided[i].Result, decided[i].err = s.tryDecide(w)
-		}`, `
-		if s.spoiled {
-			return errSpoiled
-		}
-		s.write(ctx, p)
-		return p.Commit(ctx, nil)`)
-	earlyShared = early("the responses of a common group are sent before the commit", "internal/groupcommit/common.go", `
-		g.batch = &batch{ctx: ctx, queries: db.New(p)}
-		if err := g.lock(p); err != nil {
-			return err
-		}
-		for i, w := range writes {
-			decided[i].Result, decided[i].err = g.states[w.AccountID].tryDecide(w.Write)
-		}`, `
-		return g.write(p)`)
-)
-
-// early returns the mistake that a group sends its responses 50 ms before it writes.
+// early returns the mistake that a group sends its responses 50 ms before it writes. It loses orders
+// that were acknowledged just before the service is killed.
 func early(what, file, decide, write string) fault {
 	const pipe = "func(ctx context.Context, p *postgres.Pipeline) error {"
 	return fault{
-		0, what, file, "position, err := postgres.Pipe(ctx, c.db, " + pipe + decide + write + "\n\t})\n",
+		30, what, file, "position, err := postgres.Pipe(ctx, c.db, " + pipe + decide + write + "\n\t})\n",
 		`acknowledged := make(chan error, 2)
 	go func() {
 		_, err := postgres.Pipe(context.WithoutCancel(ctx), c.db, ` + pipe + decide + `
@@ -177,12 +150,6 @@ func early(what, file, decide, write string) fault {
 	position, err := postgres.Position{}, <-acknowledged
 `,
 	}
-}
-
-// in returns the same mistake for another row.
-func (f fault) in(row int) fault {
-	f.row = row
-	return f
 }
 
 // plantFaults builds the program with each fault of the rows and runs the row on it. The

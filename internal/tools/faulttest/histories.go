@@ -17,8 +17,8 @@ import (
 // crashHistories is row 30: the histories of hot pets at two instances stay linearizable
 // when an instance is killed. The same holds when PostgreSQL is stopped without a
 // checkpoint (pg_ctl stop -m immediate) and restarted. A step without a response, or with
-// a 503, may take effect at any later moment, or never. Half of the clients share hot pets
-// of one store, and the others one hot pet in each of many.
+// a 503, may take effect at any later moment, or never. The instances are ready within 3 seconds.
+// Half of the clients share hot pets of one store, and the others one hot pet in each of many.
 func crashHistories(ctx context.Context, f *fixture) string {
 	const clients, hotPets, hotStores, stock, rounds = 16, 8, 12, 5, 2
 	s := f.open(ctx)
@@ -53,7 +53,7 @@ func crashHistories(ctx context.Context, f *fixture) string {
 // crash restarts PostgreSQL and then kills and restarts an instance, in each round a
 // different one.
 func (s *deployment) crash(ctx context.Context, instances [2]*service, rounds int) {
-	const pause, readyWithin = 300 * time.Millisecond, 5 * time.Second
+	const pause, readyWithin = 300 * time.Millisecond, 3 * time.Second
 	ready := func() {
 		for _, instance := range instances {
 			instance.awaitReady(ctx, readyWithin)

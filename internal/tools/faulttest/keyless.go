@@ -96,7 +96,8 @@ func (s *deployment) connect(ctx context.Context, attack func(context.Context, n
 // dialSlow connects with a small receive buffer.
 func dialSlow(ctx context.Context, addr string) net.Conn {
 	const buffer = 4096
-	conn := dial(ctx, "tcp", addr)
+	var dialer net.Dialer
+	conn := must.Get(dialer.DialContext(ctx, "tcp", addr))
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		must.OK(tcp.SetReadBuffer(buffer))
 	}
@@ -106,8 +107,13 @@ func dialSlow(ctx context.Context, addr string) net.Conn {
 // holdOpen sends text, and waits until the server has closed the connection, without reading.
 func holdOpen(ctx context.Context, conn net.Conn, text []byte) {
 	must.Get(conn.Write(text))
+	tcp, ok := conn.(syscall.Conn)
+	must.Hold(ok, "not a socket")
+	socket := must.Get(tcp.SyscallConn())
 	for closed := false; !closed && ctx.Err() == nil; sleep(ctx, time.Second) {
-		onSocket(conn, func(fd int) { closed = must.Get(isClosed(fd)) })
+		var failed error
+		must.OK(socket.Control(func(fd uintptr) { closed, failed = isClosed(int(fd)) }))
+		must.OK(failed)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"syscall"
 	"time"
@@ -37,25 +38,6 @@ func (s *deployment) checkWriters(ctx context.Context, l *ledger) {
 	s.audit(ctx, l)
 }
 
-// fillPool makes the service open that many connections: lists with different filters that
-// wait for a lock at the same time take one each.
-func (s *deployment) fillPool(ctx context.Context, conns int) {
-	release := s.db.holdLock(ctx, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
-	defer release()
-	var l ledger
-	wait := must.Background(func() { must.Parallel(conns, func(number int) { l.record(s.listOrders(ctx, 1+number)) }) })
-	s.db.awaitLockWaits(ctx, conns)
-	release()
-	wait()
-	l.wantOnly(http.StatusOK)
-}
-
-// listOrders lists the orders of a pet. Lists of different pets run statements of their own,
-// but reads of single pets share them.
-func (c *client) listOrders(ctx context.Context, pet int) (response, error) {
-	return c.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", pet), "")
-}
-
 // databaseFrozen is row 7: if the database keeps its connections open but does not respond,
 // requests get 503 by their deadline.
 func databaseFrozen(ctx context.Context, f *fixture) string {
@@ -79,4 +61,38 @@ func databaseFrozen(ctx context.Context, f *fixture) string {
 	back := s.awaitWorking(ctx, 3*time.Second)
 	s.audit(ctx, l)
 	return fmt.Sprintf("%s, slowest %s; working again after %s", frozen.summary(), round(frozen.slowest), round(back))
+}
+
+// silentShutdown is row 27: on SIGTERM the service ends within its grace period even if the
+// database is silent. The exit code is 0 if every request got its response, and 1 if a
+// request took longer than the grace period.
+func silentShutdown(ctx context.Context, f *fixture) string {
+	const grace = 8 * time.Second
+	s := f.open(ctx, "PETSTORE_SHUTDOWN_GRACE="+grace.String(), "PETSTORE_REQUEST_TIMEOUT=3s")
+	fast := s.shutDownSilently(ctx, grace, "", 0)
+	s.api.restart(ctx)
+	slow := s.shutDownSilently(ctx, grace, fmt.Sprintf("POST /store/orders HTTP/1.1\r\nHost: petstore\r\n"+
+		"Authorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{", s.key), 1)
+	return fmt.Sprintf("ended after %s, exit code 0; with a slow body after %s, exit code 1; grace period %s", round(fast), round(slow), grace)
+}
+
+// shutDownSilently sends SIGTERM to a service under load whose database is frozen, and which may have
+// received a part of a request. It returns how long the service took to end.
+func (s *deployment) shutDownSilently(ctx context.Context, grace time.Duration, request string, wantCode int) time.Duration {
+	w := s.startWriters(ctx, 16)
+	defer w.finish()
+	sleep(ctx, 500*time.Millisecond)
+	s.db.signal(syscall.SIGSTOP)
+	defer s.db.signal(syscall.SIGCONT)
+	if request != "" {
+		conn := dialSlow(ctx, s.api.addr)
+		defer conn.Close()
+		must.Get(io.WriteString(conn, request))
+	}
+	sleep(ctx, 300*time.Millisecond)
+	began := time.Now()
+	code := s.api.terminate(ctx)
+	took := time.Since(began)
+	must.Hold(took <= grace && code == wantCode, "with %q: exit code %d after %s; want %d within %s", request, code, round(took), wantCode, grace)
+	return took
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -51,7 +52,8 @@ func (s *deployment) receive(ctx context.Context, respond http.HandlerFunc, type
 
 // listen starts an HTTP server on a free port, which ends with the row. It returns its URL.
 func (f *fixture) listen(ctx context.Context, handler http.Handler) string {
-	listener := listenTCP(ctx)
+	var config net.ListenConfig
+	listener := must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: requestTimeout}
 	go func() { _ = server.Serve(listener) }() // ends with Close
 	f.cleanup(func() { _ = server.Close() })

@@ -130,11 +130,6 @@ func (s *service) signal(signal syscall.Signal) { must.OK(s.cmd.Process.Signal(s
 // terminate sends SIGTERM, waits for the process and returns its exit code.
 func (s *service) terminate(ctx context.Context) int {
 	s.signal(syscall.SIGTERM)
-	return s.exitCode(ctx)
-}
-
-// exitCode waits for the process and returns its exit code.
-func (s *service) exitCode(ctx context.Context) int {
 	select {
 	case <-s.ended:
 	case <-ctx.Done():

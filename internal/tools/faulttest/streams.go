@@ -1,15 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"strings"
-	"syscall"
 	"time"
 
 	"petstore/internal/tools/must"
@@ -92,53 +86,4 @@ func (s *deployment) followCalmly(ctx context.Context, subscribers []*subscriber
 		f.mu.Unlock()
 	}
 	return all.p99(), len(l.placed)
-}
-
-// vanishedStreams is row 46. The clients of nine streams vanish: no packet reaches them,
-// and they send none. The server frees their places within 30 seconds. Another stream
-// gets a heartbeat meanwhile.
-func vanishedStreams(ctx context.Context, f *fixture) string {
-	const vanished, freedWithin = 9, 30 * time.Second
-	s := f.open(ctx)
-	_, stays := s.openStream(ctx)
-	heartbeat := must.Background(func() { must.Get(stays.ReadString('\n')) })
-	for range vanished {
-		conn, _ := s.openStream(ctx)
-		onSocket(conn, func(fd int) { must.OK(discardPackets(fd)) })
-	}
-	s.wantStreams(ctx, 1+vanished)
-	took := must.Await(ctx, freedWithin, func() { s.wantStreams(ctx, 1) })
-	heartbeat()
-	return fmt.Sprintf("the places of %d streams are free after %s; another one is open", vanished, round(took))
-}
-
-// wantStreams fails the row unless the metrics count this many streams.
-func (s *deployment) wantStreams(ctx context.Context, count int) {
-	line := fmt.Sprintf("\npetstore_event_streams %d\n", count)
-	must.Hold(strings.Contains(s.api.metrics(ctx), line), "the metrics do not contain %q", strings.TrimSpace(line))
-}
-
-// openStream opens a stream of events, and reads until its first event. Its client sends no
-// keepalive probes.
-func (s *deployment) openStream(ctx context.Context) (net.Conn, *bufio.Reader) {
-	dialer := net.Dialer{KeepAlive: -1}
-	conn := must.Get(dialer.DialContext(ctx, "tcp", s.api.addr))
-	s.cleanup(func() { conn.Close() })
-	must.OK(conn.SetDeadline(time.Now().Add(rowTimeout)))
-	must.Get(io.WriteString(conn, "GET /events HTTP/1.1\r\nHost: petstore\r\nAccept: text/event-stream\r\nAuthorization: Bearer "+s.key+"\r\n\r\n"))
-	stream := bufio.NewReader(conn)
-	for line := ""; !strings.HasPrefix(line, "retry:"); {
-		line = must.Get(stream.ReadString('\n'))
-	}
-	must.Get(stream.ReadString('\n')) // the end of the chunk
-	return conn, stream
-}
-
-// onSocket calls a function with the descriptor of a connection.
-func onSocket(conn net.Conn, do func(fd int)) {
-	socket, ok := conn.(syscall.Conn)
-	must.Hold(ok, "not a socket")
-	var failed error
-	err := must.Get(socket.SyscallConn()).Control(func(fd uintptr) { failed = must.Attempt(func() { do(int(fd)) }) })
-	must.OK(errors.Join(err, failed))
 }

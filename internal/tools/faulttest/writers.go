@@ -72,15 +72,6 @@ func (l *ledger) count(status int) int {
 	return l.statuses[status]
 }
 
-// total returns the number of requests.
-func (l *ledger) total() int {
-	total := 0
-	for _, count := range l.statuses {
-		total += count
-	}
-	return total
-}
-
 // summary returns the number of responses for each status.
 func (l *ledger) summary() string {
 	var parts []string
