@@ -226,7 +226,7 @@ import { curl } from "./console-curl.js";
 console.log(JSON.stringify(`+string(source)+`.map(curl)));
 `, &commands)
 	for i, want := range messages {
-		command := exec.CommandContext(t.Context(), "sh", "-c", commands[i]) //nolint:gosec // of the test
+		command := exec.CommandContext(t.Context(), "sh", "-c", commands[i])
 		command.Env = append(command.Environ(), "PETSTORE_URL="+server.URL, "PETSTORE_API_KEY=key")
 		if output, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("%s\n%v %s", commands[i], err, output)
@@ -237,7 +237,7 @@ console.log(JSON.stringify(`+string(source)+`.map(curl)));
 	}
 }
 
-// TestEscapedFields: what no argument can hold stays JSON in the sample for the CLI.
+// TestEscapedFields: a text that no argument can hold stays JSON in the sample for the CLI.
 func TestEscapedFields(t *testing.T) {
 	t.Parallel()
 	bodies := map[string]string{

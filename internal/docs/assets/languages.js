@@ -179,7 +179,7 @@ function cliFields({ fields = [] }) {
   return all.every((field) => field.length < 1.5 * width) ? all : undefined;
 }
 
-const escaped = /[\0\p{Cs}]/u; // what no argument has, and only JSON can write
+const escaped = /[\0\p{Cs}]/u; // no argument has these characters, and only JSON can write them
 
 // The CLI reads such text as JSON unless it is quoted.
 const isScalar = (text) => /^(true|false|null|-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?)$/.test(text);
