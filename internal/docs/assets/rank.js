@@ -29,7 +29,7 @@ export function prepare(entries) {
 
 /** Returns the entries that match every word of the query, the best first. */
 export function search(entries, query, limit = 20) {
-  const wanted = words(query.replaceAll(/(\p{Ll})(\p{Lu})/gu, "$1$2").toLowerCase());
+  const wanted = words(query.toLowerCase());
   if (wanted.length === 0) return [];
   const asked = { query: query.trim().toLowerCase(), wanted, whole: squeezed(query) };
   const find = (match) =>
