@@ -30,6 +30,7 @@ func TestForms(t *testing.T) {
 	t.Run("ids of responses are the next values", s.knownIDs)
 	t.Run("streams and long polls stop", s.streams)
 	t.Run("the server is away", s.away)
+	t.Run("a page comes back", s.comesBack)
 	t.Run("the data of the reference is away", s.withoutData)
 	t.Run("no form without a panel", s.withoutForm)
 	t.Run("keyboard", s.formKeyboard)
@@ -552,6 +553,29 @@ func (s *shop) away(t *testing.T) {
 	if got := p.send("getLiveness"); got != "No response: Failed to fetch. Is the server running?" {
 		t.Errorf("the outcome is %q", got)
 	}
+}
+
+// comesBack leaves a page and comes back to it, as the Back button does. Headless browsers keep no page.
+func (s *shop) comesBack(t *testing.T) {
+	p := s.visit(t, "/docs/reference/pets", look{})
+	p.authorize(s.key, "")
+	for _, one := range []struct {
+		meanwhile string
+		loads     int
+	}{{"", 0}, {`sessionStorage.removeItem("petstore.key")`, 1}} {
+		loads := get[int](p, `(() => {
+			let loads = 0;
+			navigation.addEventListener("navigate", () => loads++);
+			dispatchEvent(new PageTransitionEvent("pagehide", { persisted: true }));
+			`+one.meanwhile+`;
+			dispatchEvent(new PageTransitionEvent("pageshow", { persisted: true }));
+			return loads;
+		})()`)
+		if loads != one.loads {
+			t.Errorf("after %q, the page loads %d times", one.meanwhile, loads)
+		}
+	}
+	p.wait(`document.querySelector(".bar .key-button")?.textContent === "Add API key"`)
 }
 
 // withoutData checks forms and samples while the data that they need is missing or late.

@@ -4,6 +4,11 @@ document.documentElement.classList.add("scripted");
 try {
   const theme = localStorage.getItem("petstore.theme");
   if (theme) document.documentElement.dataset.theme = theme;
+  // The Back button may show this page as the reader left it. If stored settings have changed since, load it again.
+  const stored = () => JSON.stringify([localStorage, sessionStorage]);
+  let left;
+  addEventListener("pagehide", () => (left = stored()));
+  addEventListener("pageshow", ({ persisted }) => persisted && stored() !== left && location.reload());
 } catch {
   // Without storage, use the theme of the system.
 }
