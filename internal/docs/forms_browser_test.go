@@ -553,6 +553,19 @@ func (s *shop) away(t *testing.T) {
 	if got := p.send("getLiveness"); got != "No response: Failed to fetch. Is the server running?" {
 		t.Errorf("the outcome is %q", got)
 	}
+	for _, contentType := range []string{"application/json", "text/event-stream"} {
+		get[bool](p, fmt.Sprintf(`!(window.fetch = () => Promise.resolve(new Response(new ReadableStream({
+			start: (body) => body.enqueue(new TextEncoder().encode("a part")),
+			pull: (body) => body.error(new TypeError("network error")),
+		}, { highWaterMark: 0 }), { headers: { "Content-Type": %q } })))`, contentType))
+		const lost = "The connection is lost. The response is not complete."
+		if got := p.send("getLiveness"); !strings.HasPrefix(got, "200") || !strings.HasSuffix(got, lost) {
+			t.Errorf("the outcome is %q", got)
+		}
+		if got := p.text("#getLiveness .unseen[role=status]"); got != lost {
+			t.Errorf("the status is %q", got)
+		}
+	}
 }
 
 // comesBack leaves a page and comes back to it, as the Back button does. Headless browsers keep no page.

@@ -100,9 +100,11 @@ function show(outcome, elapsed) {
       if (known) place.append(h("p", { class: "outcome-note" }, h("a", { href: siteURL(`docs/errors#${known[1]}`) }, "How to fix ", h("code", null, known[1]))));
     },
     failed(stopped, error) {
-      line = stopped ? "Stopped." : `No response: ${error.message}`;
-      const note = stopped ? `Stopped after ${(elapsed() / 1000).toFixed(1)} s.` : `No response: ${error.message}. Is the server running?`;
-      if (code.isConnected) place.append(h("p", { class: "outcome-note" }, note));
+      const began = code.isConnected;
+      const lost = began ? "The connection is lost. The response is not complete." : `No response: ${error.message}. Is the server running?`;
+      line = stopped ? "Stopped." : lost;
+      const note = stopped ? `Stopped after ${(elapsed() / 1000).toFixed(1)} s.` : lost;
+      if (began) place.append(h("p", { class: "outcome-note" }, note));
       else title.replaceChildren(note);
     },
     end: () => clearInterval(ticking),
