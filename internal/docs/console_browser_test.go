@@ -447,6 +447,7 @@ func (s *shop) curlOfRequest(t *testing.T) {
 		{"POST", "/categories", "?a=$(id)&b='`x`", object{"name": name}, "X-Odd", "it's $HOME", http.StatusBadRequest},
 		{"POST", "/messages", "", object{"message": name}, "X-Odd", "", http.StatusAccepted},
 		{"POST", "/store/orders", "", object{"petId": 1, "quantity": 1}, "Idempotency-Key", "", http.StatusBadRequest},
+		{"POST", "/messages", "", "{\"message\":\"x\"}\x00", "X-Odd", "", http.StatusBadRequest},
 		{"GET", "/pets/..", "", nil, "X-Odd", "", http.StatusBadRequest},
 		{"GET", "/pets/.%2E", "", nil, "X-Odd", "", http.StatusBadRequest},
 	}
@@ -811,8 +812,10 @@ func (s *shop) report(t *testing.T) {
 	p := s.signIn(t, s.key, "#sandboxes/"+id+"/"+id, look{})
 	p.wait(`[...document.querySelectorAll(".detail label")].some((e) => e.textContent === "Exercise" && e.checkVisibility())`)
 	p.fillIn(".detail", "Exercise", "lost-responses")
+	p.button(".detail", "Load exercise")
 	p.wait(`document.querySelector(".detail form > .hint").textContent === "Loaded lost-responses." && document.querySelectorAll(".rule").length > 0`)
 	p.fillIn(".detail", "Exercise", "flaky-webhooks")
+	p.button(".detail", "Load exercise")
 	p.wait(`[...document.querySelectorAll(".rule select")].some(({ value }) => value === "deliverWebhook")`)
 	p.button(".detail", "Delete all")
 	p.wait(`document.querySelectorAll(".rule").length === 0`)
@@ -1126,6 +1129,31 @@ func (s *shop) consoleKeyboard(t *testing.T) {
 	p.wait(`!document.querySelector("dialog") && document.activeElement.textContent === "Clear"`)
 	p.press("/")
 	p.wait(paletteIsOpen)
+	p.press(kb.Escape)
+
+	// Arrow keys move through the choices of a select, and only a button loads an exercise.
+	get[bool](p, fmt.Sprintf(`(location.hash = "#sandboxes/%s/%[1]s", true)`, id))
+	p.wait(`[...document.querySelectorAll(".detail label")].some((e) => e.textContent === "Exercise" && e.checkVisibility())`)
+	exercise := fieldOf(".detail", "Exercise")
+	get[bool](p, `(`+exercise+`.focus(), true)`)
+	p.press(kb.ArrowDown)
+	p.press(kb.ArrowDown)
+	if chosen := get[int](p, exercise+`.selectedIndex`); chosen != 2 {
+		t.Errorf("after two arrow keys, the exercise is number %d", chosen)
+	}
+	if _, rules := s.as(t, key).do("GET", "/sandboxes/current/faults", nil); encoded(rules["rules"]) != "[]" {
+		t.Errorf("after two arrow keys, the rules are %s", encoded(rules["rules"]))
+	}
+	p.button(".detail", "Load exercise")
+	p.wait(`document.querySelector(".detail form > .hint").textContent === "Loaded " + ` + exercise + `.value + "."`)
+	p.click(`#sidebar a[href^="#requests"]`)
+	p.rows(4)
+	get[bool](p, `(document.querySelector("#store-select").focus(), true)`)
+	p.press(kb.ArrowUp)
+	p.wait(fmt.Sprintf(`!document.querySelector('#sidebar a[href^="#requests"]').hash.includes(%q)`, id))
+	if focused := get[string](p, "document.activeElement.id"); focused != "store-select" {
+		t.Errorf("after an arrow key, the focus is on %q", focused)
+	}
 }
 
 // consoleLooks takes screenshots, and runs axe-core on each part.

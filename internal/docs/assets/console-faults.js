@@ -17,10 +17,8 @@ export function faultsEditor(id, signal) {
   const place = h("div");
   const status = h("p", { class: "hint", role: "status" });
   const rows = h("div", { class: "rules" });
-  const exercises = exercise && filterField({ label: "Exercise", choices: exercise.enum, none: "choose" }, (name) => {
-    exercises.show("");
-    change("setSandboxFaults", JSON.stringify({ exercise: name }), `Loaded ${name}.`);
-  });
+  let chosen = "";
+  const exercises = exercise && filterField({ label: "Exercise", choices: exercise.enum, none: "choose" }, (name) => (chosen = name));
   const buttons = h(
     "div",
     { class: "buttons", hidden: true },
@@ -28,6 +26,7 @@ export function faultsEditor(id, signal) {
     h("button", { type: "submit", class: "send-button" }, "Save rules"),
     h("button", { type: "button", class: "plain-button", onclick: () => change("deleteSandboxFaults", undefined, "The sandbox has no rules.") }, "Delete all"),
     exercises?.element,
+    exercises && h("button", { type: "button", class: "plain-button", onclick: () => change("setSandboxFaults", JSON.stringify({ exercise: chosen }), `Loaded ${chosen}.`) }, "Load exercise"),
   );
   let rules = [];
 

@@ -76,7 +76,8 @@ function route({ first = false, again = false } = {}) {
     place = new AbortController();
     mounted = { spot, ...mount(state) };
     document.title = `${views[state.view].title} · Petstore console`;
-    if (!first) mounted.heading.focus({ preventScroll: true });
+    // A select changes with each arrow key, so it keeps the focus.
+    if (!first && document.activeElement?.id !== "store-select") mounted.heading.focus({ preventScroll: true });
   }
   mounted.update?.(state);
 }
