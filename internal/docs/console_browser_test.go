@@ -33,6 +33,7 @@ func TestConsole(t *testing.T) {
 	s := open(t)
 	t.Run("welcome", s.welcome)
 	t.Run("sign in and out", s.signsIn)
+	t.Run("another key before the response", s.replacedKey)
 	t.Run("requests", s.requests)
 	t.Run("texts of a client stay texts", s.hostileRequests)
 	t.Run("cURL", s.curlOfRequest)
@@ -241,6 +242,42 @@ func (s *shop) signsIn(t *testing.T) {
 	p.wait(`document.querySelector("main.console h1")`)
 	if kept := get[string](p, `localStorage.getItem("petstore.key") + " " + localStorage.getItem("petstore.url")`); kept != "petstore_of_another_tab https://other.example" {
 		t.Errorf("after another tab signed out and in, the browser remembers %s", kept)
+	}
+}
+
+// replacedKey enters a second key before the response to the first one.
+func (s *shop) replacedKey(t *testing.T) {
+	_, first := s.sandbox(t, "first", "empty")
+	_, second := s.sandbox(t, "second", "empty")
+	p := s.visit(t, "/console", look{})
+	t.Cleanup(func() { p.expectFailures("net::ERR_ABORTED") }) // the page ends its streams
+	p.wait(`document.querySelector(".key-form input")`)
+	get[bool](p, `(() => {
+		const { fetch } = window;
+		const { setItem } = Storage.prototype;
+		Object.assign(window, { responses: [], kept: [] });
+		window.fetch = async (url, options) => {
+			const response = await fetch(url, options);
+			if (String(url).endsWith("/account")) await new Promise((resolve) => window.responses.push(resolve));
+			return response;
+		};
+		Storage.prototype.setItem = function (name, value) {
+			if (name === "petstore.key") window.kept.push(value);
+			setItem.call(this, name, value);
+		};
+		return true;
+	})()`)
+	for i, key := range []string{first, second} {
+		p.click(".key-form input")
+		p.press("a", chromedp.ModifierCtrl)
+		p.insert(key)
+		p.press(kb.Enter)
+		p.wait(fmt.Sprintf(`window.responses.length === %d`, i+1))
+	}
+	get[bool](p, `(window.responses.forEach((respond) => respond()), true)`)
+	p.wait(`document.querySelector("main.console h1")`)
+	if diff := cmp.Diff([]string{second}, get[[]string](p, "window.kept")); diff != "" {
+		t.Errorf("the tab has kept the keys (-want +got):\n%s", diff)
 	}
 }
 

@@ -99,8 +99,8 @@ function mount({ view, store }) {
       h("p", null, h("a", { href: href({ view: "sandboxes", item: "", query: {} }) }, "Create a sandbox")),
     );
   }
-  if (!ofSandbox && !ofAccount && !keyOf(store)) return notice(h("p", null, `This part of ${store} needs an API key of the sandbox. This tab has none.`), keyForm(`API key of ${store}`, "Use this key", async (key, outcome) => {
-    const account = await persist(outcome, place.signal, async () => (await send(key, "GET", "/account")).json());
+  if (!ofSandbox && !ofAccount && !keyOf(store)) return notice(h("p", null, `This part of ${store} needs an API key of the sandbox. This tab has none.`), keyForm(`API key of ${store}`, "Use this key", async (key, outcome, signal) => {
+    const account = await persist(outcome, signal, async () => (await send(key, "GET", "/account")).json());
     if (!account) return;
     if (account.id !== store) {
       outcome.replaceChildren(problem(new Failure({ message: `This key belongs to ${account.id}.` })));
@@ -145,12 +145,15 @@ function keyForm(label, submit, use) {
   // The value of an attribute would be part of the HTML of the page, so the key is no attribute.
   const input = h("input", { id, type: "password", autocomplete: "off", spellcheck: "false", placeholder: "petstore_…", "aria-describedby": `${id}-outcome` });
   const outcome = h("div", { id: `${id}-outcome` });
+  let attempt = new AbortController(); // ends with the next one
   const onsubmit = async (event) => {
     event.preventDefault();
+    attempt.abort();
+    attempt = new AbortController();
     const key = input.value.trim();
     outcome.replaceChildren();
     if (!/^[A-Za-z0-9._~+/=-]+$/.test(key)) outcome.replaceChildren(problem(new Failure({ message: "Enter an API key. It begins with petstore_." })));
-    else await use(key, outcome);
+    else await use(key, outcome, AbortSignal.any([place.signal, attempt.signal]));
   };
   return h("form", { class: "key-form", onsubmit, novalidate: true }, h("div", { class: "field" }, h("label", { for: id }, label), input), h("button", { type: "submit", class: "send-button" }, submit), outcome);
 }
@@ -187,8 +190,9 @@ async function loadOperations() {
   throw new Failure({ status, message: "The console cannot load. Reload the page." });
 }
 
-async function signIn(key, outcome) {
-  const account = await persist(outcome, place.signal, async () => {
+async function signIn(key, outcome, signal) {
+  session.account = undefined; // of an attempt before
+  const account = await persist(outcome, signal, async () => {
     operations ??= await loadOperations();
     session.operations = operations;
     return (await send(key, "GET", "/account")).json();
@@ -197,8 +201,8 @@ async function signIn(key, outcome) {
   if (key !== settings().key) connect({ ...settings(), key, remembered: false });
   session.account = account;
   state = parse();
-  await persist(outcome, place.signal, () => loadSandboxes(place.signal).then(() => true));
-  if (!session.account) return;
+  await persist(outcome, signal, () => loadSandboxes(signal).then(() => true));
+  if (session.account !== account) return;
   sidebar.hidden = false;
   content.classList.add("console");
   showSession(account);
@@ -215,7 +219,7 @@ const { key } = settings();
 if (key) {
   const outcome = h("div", null, h("p", null, "Signing in …"));
   document.getElementById("sign-in").replaceChildren(outcome);
-  await signIn(key, outcome);
+  await signIn(key, outcome, place.signal);
   // Without the operations, nobody has refused the key.
   if (operations && !session.account) signOut(outcome.querySelector(".problem-note p")?.firstChild.data);
 } else signOut("");
