@@ -24,6 +24,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,13 +35,15 @@ import (
 // Ports are the ports of public addresses that a URL may have.
 var Ports = []uint16{443, 8443}
 
-// MaxIdle is the maximum number of idle connections of a client.
+// MaxIdle is how many more connections than requests a client has at most.
 const MaxIdle = 1000
 
 const (
 	idleTimeout      = 30 * time.Second
 	idlePerHost      = 4
 	maxResponseBytes = 64 << 10 // of the header
+	maxDials         = 4        // of one request
+	goodbye          = time.Millisecond
 )
 
 // RefusedError says why a URL is not allowed.
@@ -179,10 +183,7 @@ func (g *Guard) checkAddr(plain bool, to netip.AddrPort) error {
 // no proxy of the environment, and ends a request after the timeout. The error of a
 // request that is not allowed wraps a [RefusedError].
 func (g *Guard) Client(timeout time.Duration) *http.Client {
-	return &http.Client{
-		Transport: &transport{guard: g, secure: g.transport(false, timeout), plain: g.transport(true, timeout)},
-		Timeout:   timeout,
-	}
+	return &http.Client{Transport: g.transport(timeout), Timeout: timeout}
 }
 
 // Direct is a transport for clients that follow no redirect. It deletes Location, because a
@@ -208,11 +209,11 @@ func (g *Guard) Connect(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	transport, address := g.transport(to.plain, 0), net.JoinHostPort(to.host, strconv.Itoa(int(to.port)))
+	transport, address := g.transport(silence).http, net.JoinHostPort(to.host, strconv.Itoa(int(to.port)))
 	if proxy := g.options.Proxy; proxy != nil {
 		address = net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), map[string]string{"http": "80", "https": "443"}[proxy.Scheme]))
 	}
-	conn, err := transport.DialContext(ctx, "tcp", address)
+	conn, err := transport.DialContext(withDials(ctx, to.plain), "tcp", address)
 	if err != nil {
 		return err
 	}
@@ -224,10 +225,13 @@ func (g *Guard) Connect(ctx context.Context, text string) error {
 	return tls.Client(conn, transport.TLSClientConfig).HandshakeContext(ctx)
 }
 
-// transport checks the URL of each request and selects the connections for its scheme.
+// transport checks the URL of each request, and the address of each connection.
 type transport struct {
-	guard         *Guard
-	secure, plain *http.Transport
+	guard    *Guard
+	http     *http.Transport
+	maxIdle  int64
+	requests atomic.Int64 // that wait for a response
+	open     atomic.Int64 // connections, and those that are being opened
 }
 
 // RoundTrip sends a request.
@@ -236,72 +240,132 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err == nil {
 		err = t.guard.checkTarget(to)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		if request.Body != nil {
 			_ = request.Body.Close() // as RoundTripper requires
 		}
 		return nil, err
-	case to.plain:
-		return Direct{t.plain}.RoundTrip(request)
-	default:
-		return Direct{t.secure}.RoundTrip(request)
 	}
+	t.requests.Add(1)
+	defer t.requests.Add(-1)
+	return Direct{t.http}.RoundTrip(request.WithContext(withDials(request.Context(), to.plain)))
 }
 
 // CloseIdleConnections closes the connections that no request uses.
-func (t *transport) CloseIdleConnections() {
-	t.secure.CloseIdleConnections()
-	t.plain.CloseIdleConnections()
-}
+func (t *transport) CloseIdleConnections() { t.http.CloseIdleConnections() }
 
-// transport returns a transport for one scheme. The timeout limits each part of connecting.
-func (g *Guard) transport(plain bool, timeout time.Duration) *http.Transport {
+// transport returns a transport. The timeout limits each part of connecting.
+func (g *Guard) transport(timeout time.Duration) *transport {
 	dialer := &net.Dialer{Timeout: timeout, Resolver: g.resolver}
-	made := &http.Transport{
-		DialContext:            g.dial(dialer),
+	made := &transport{guard: g, maxIdle: MaxIdle}
+	made.http = &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return made.dial(ctx, dialer, network, address)
+		},
 		TLSClientConfig:        &tls.Config{RootCAs: g.options.RootCAs, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    timeout,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // a small response must not become a large one
-		MaxIdleConns:           MaxIdle,
 		MaxIdleConnsPerHost:    idlePerHost,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxResponseBytes,
 		HTTP2:                  g.http2,
 	}
 	if g.options.Proxy != nil {
-		made.Proxy = http.ProxyURL(g.options.Proxy) // whose own address needs no check
+		made.http.Proxy = http.ProxyURL(g.options.Proxy) // whose own address needs no check
 		return made
 	}
-	dialer.Control = func(_, address string, _ syscall.RawConn) error {
+	dialer.ControlContext = func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return errAddr
 		}
-		return g.checkAddr(plain, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
+		return g.checkAddr(dialsOf(ctx).plain, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
 	}
 	return made
 }
 
-// dial returns a function that connects as the dialer does. A name that does not resolve
-// and a name whose address is not allowed have the same error. A failed lookup has another.
-func (g *Guard) dial(dialer *net.Dialer) func(ctx context.Context, network, address string) (net.Conn, error) {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		host, port, err := net.SplitHostPort(address)
-		if _, isName := netip.ParseAddr(host); err != nil || isName == nil || g.options.Proxy != nil {
-			return dialer.DialContext(ctx, network, address)
-		}
-		conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(g.lookedUp(host), port))
-		lookup, failed := errors.AsType[*net.DNSError](err)
-		switch {
-		case failed && !lookup.IsNotFound:
-			err = ErrLookup
-		case failed || errors.Is(err, errAddr):
-			err = errName
-		}
-		return conn, err
+// dials are the connections that one request opens.
+type dials struct {
+	plain bool // without TLS
+	count atomic.Int32
+}
+
+// dialsKey is the key of dials in a context.
+type dialsKey struct{}
+
+func withDials(ctx context.Context, plain bool) context.Context {
+	return context.WithValue(ctx, dialsKey{}, &dials{plain: plain})
+}
+
+func dialsOf(ctx context.Context) *dials { return ctx.Value(dialsKey{}).(*dials) }
+
+var errDials = errors.New("egress: the server accepts connections, but no request on them")
+
+// dial connects for a request. A server over HTTP/2 can refuse the request, and net/http then tries it
+// on a new connection, without end. MaxIdleConns of net/http does not close idle connections over HTTP/2.
+func (t *transport) dial(ctx context.Context, dialer *net.Dialer, network, address string) (net.Conn, error) {
+	if dialsOf(ctx).count.Add(1) > maxDials {
+		return nil, errDials
 	}
+	if t.open.Add(1)-t.requests.Load() > t.maxIdle {
+		t.CloseIdleConnections()
+	}
+	closed := sync.OnceFunc(func() { t.open.Add(-1) })
+	conn, err := t.guard.connect(ctx, dialer, network, address)
+	if err != nil {
+		closed()
+		return nil, err
+	}
+	return &counted{conn, closed, dialer.Timeout}, nil
+}
+
+// counted is a connection that says when it is closed, and does not wait for a server that reads
+// nothing. Such a server can keep net/http from closing a connection over HTTP/2.
+type counted struct {
+	net.Conn
+
+	closed   func()
+	patience time.Duration // of a write
+}
+
+// Close closes the connection.
+func (c *counted) Close() error {
+	defer c.closed()
+	return c.Conn.Close()
+}
+
+// Write writes bytes.
+func (c *counted) Write(bytes []byte) (int, error) {
+	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.patience)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(bytes)
+}
+
+// SetWriteDeadline shortens the patience. TLS calls it before its last message, and meanwhile net/http
+// can hold a lock that all requests need.
+func (c *counted) SetWriteDeadline(time.Time) error {
+	c.patience = goodbye
+	return nil
+}
+
+// connect connects as the dialer does. A name that does not resolve and a name whose address is
+// not allowed have the same error. A failed lookup has another.
+func (g *Guard) connect(ctx context.Context, dialer *net.Dialer, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if _, isName := netip.ParseAddr(host); err != nil || isName == nil || g.options.Proxy != nil {
+		return dialer.DialContext(ctx, network, address)
+	}
+	conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(g.lookedUp(host), port))
+	lookup, failed := errors.AsType[*net.DNSError](err)
+	switch {
+	case failed && !lookup.IsNotFound:
+		err = ErrLookup
+	case failed || errors.Is(err, errAddr):
+		err = errName
+	}
+	return conn, err
 }
 
 // internalDomains are top-level domains of internal networks that the public DNS does not

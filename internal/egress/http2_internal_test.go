@@ -1,14 +1,21 @@
 package egress
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // TestDeadConnection: a client over HTTP/2 gives up a connection whose other side vanishes without a
@@ -78,5 +85,142 @@ func TestDeadConnection(t *testing.T) {
 	}
 	if proto, err := get(); proto != "HTTP/2.0" || opened.Load() != 2 {
 		t.Errorf("after %d connections: %q, %v", opened.Load(), proto, err)
+	}
+}
+
+// certificates returns those of test servers, and the certificates that verify them.
+func certificates() ([]tls.Certificate, *x509.CertPool) {
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	return server.TLS.Certificates, server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+}
+
+// TestNoStreams: a server that takes connections over HTTP/2, but no request on them, gets few of them.
+func TestNoStreams(t *testing.T) {
+	t.Parallel()
+	certificate, roots := certificates()
+	for name, begin := range map[string]func(*http2.Framer) error{
+		"no streams": func(f *http2.Framer) error {
+			return f.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams})
+		},
+		"GOAWAY": func(f *http2.Framer) error {
+			_ = f.WriteSettings()
+			return f.WriteGoAway(0, http2.ErrCodeNo, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			network, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { network.Close() })
+			secure := tls.NewListener(network, &tls.Config{Certificates: certificate, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
+			var opened atomic.Int64
+			go func() {
+				for {
+					conn, err := secure.Accept()
+					if err != nil {
+						return
+					}
+					opened.Add(1)
+					t.Cleanup(func() { conn.Close() })
+					go func() {
+						frames := http2.NewFramer(conn, conn)
+						_ = begin(frames)
+						_, _ = io.CopyN(io.Discard, conn, int64(len(http2.ClientPreface)))
+						for {
+							frame, err := frames.ReadFrame()
+							if err != nil {
+								return
+							}
+							if _, is := frame.(*http2.HeadersFrame); is {
+								_ = frames.WriteRSTStream(frame.Header().StreamID, http2.ErrCodeRefusedStream)
+							}
+						}
+					}()
+				}
+			}()
+			client := New(Options{Allow: Loopback, RootCAs: roots}).Client(2 * time.Second)
+			response, err := client.Post("https://"+network.Addr().String(), "application/json", strings.NewReader("{}")) //nolint:noctx // short
+			if err == nil {
+				response.Body.Close()
+			}
+			if made := opened.Load(); err == nil || made > 4 {
+				t.Errorf("%d connections, then %v", made, err)
+			}
+		})
+	}
+}
+
+// TestIdleConnections: a client closes idle connections over HTTP/2 when it has too many.
+func TestIdleConnections(t *testing.T) {
+	t.Parallel()
+	const servers, most = 12, 3
+	_, roots := certificates()
+	client := New(Options{Allow: Loopback, RootCAs: roots}).Client(20 * time.Second)
+	client.Transport.(*transport).maxIdle = most
+	closed := make(chan bool, servers)
+	for range servers {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+		server.EnableHTTP2 = true
+		server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateClosed {
+				closed <- true
+			}
+		}
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		response, err := client.Get(server.URL) //nolint:noctx // short
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(response.Body); string(text) != "HTTP/2.0" {
+			t.Fatalf("the response is %q, %v", text, err)
+		}
+		response.Body.Close()
+	}
+	tooLate := time.After(idleTimeout / 2)
+	for range servers - most - 1 {
+		select {
+		case <-closed:
+		case <-tooLate:
+			t.Fatalf("the client has too many connections; it counts %d", client.Transport.(*transport).open.Load())
+		}
+	}
+}
+
+// TestUnreadConnection: a server that reads nothing delays a write for the time of a request, and the
+// end of its connection not at all.
+func TestUnreadConnection(t *testing.T) {
+	t.Parallel()
+	certificate, roots := certificates()
+	for name, test := range map[string]struct {
+		do   func(*tls.Conn) error
+		want time.Duration
+	}{
+		"write": {func(c *tls.Conn) error { _, err := io.WriteString(c, "x"); return err }, time.Minute},
+		"close": {func(c *tls.Conn) error { return c.Close() }, goodbye},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe() // without buffers
+				defer theirs.Close()
+				go func() {
+					_ = tls.Server(theirs, &tls.Config{Certificates: certificate, MinVersion: tls.VersionTLS12}).HandshakeContext(t.Context())
+				}()
+				conn := tls.Client(&counted{ours, func() {}, time.Minute}, &tls.Config{RootCAs: roots, ServerName: "example.com", MinVersion: tls.VersionTLS12})
+				if err := conn.HandshakeContext(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				began := time.Now()
+				err := test.do(conn)
+				if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took != test.want {
+					t.Errorf("after %s: %v", took, err)
+				}
+			})
+		})
 	}
 }
