@@ -119,15 +119,27 @@ func reportedFrom(account int64, row db.ExchangeListRow) (report.Exchange, error
 	return e, e.SetMessages(row.Messages)
 }
 
+// skew returns how far the clock of the database, which events have, is ahead of the clock of this process,
+// which requests have. It is the least difference that is possible, so 0 if they may agree.
+func (s *Server) skew(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
+	now, err := s.reads.Clock(ctx)
+	return max(now.Sub(time.Now()), min(now.Sub(began), 0)), err
+}
+
 // addReportedEvents adds the newest events since a time that rules read.
 func (s *Server) addReportedEvents(ctx context.Context, record *report.Record, account int64, since time.Time) error {
 	end, err := s.reads.FeedEnd(ctx, account)
 	if err != nil {
 		return err
 	}
-	rows, err := s.reads.ReportEvents(ctx, db.ReportEventsParams{AccountID: account, AfterSequence: end.LastSequence - reportEvents, Since: since})
+	skew, err := s.skew(ctx)
+	if err != nil {
+		return err
+	}
+	rows, err := s.reads.ReportEvents(ctx, db.ReportEventsParams{AccountID: account, AfterSequence: end.LastSequence - reportEvents, Since: since.Add(skew)})
 	for _, row := range rows {
-		record.Events = append(record.Events, report.Event{At: row.CreatedAt, Type: row.Type, Subject: row.Subject})
+		record.Events = append(record.Events, report.Event{At: row.CreatedAt.Add(-skew), Type: row.Type, Subject: row.Subject})
 	}
 	return err
 }

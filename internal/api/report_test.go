@@ -14,6 +14,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/exchange"
 	"petstore/internal/faults"
+	"petstore/internal/pgtest"
 	"petstore/internal/report"
 )
 
@@ -174,6 +175,39 @@ func TestReportOnLongRequest(t *testing.T) {
 	p.exec("UPDATE exchanges SET started_at = " + later + " WHERE number = 1 AND " + ours)
 	if got := verdict(p.report(3), "order_once"); got.Status != report.Passed {
 		t.Errorf("%s: %s", got.Status, got.Summary)
+	}
+}
+
+// TestReportOnClocks: the report relates requests to events, although the clock of the database is
+// another one.
+func TestReportOnClocks(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its workers do not have the function")
+	for _, skew := range []string{"1 minute", "-1 minute"} {
+		t.Run(skew, func(t *testing.T) {
+			t.Parallel()
+			database := pgtest.New(t)
+			if _, err := database.Pool.Exec(t.Context(), `
+				CREATE FUNCTION statement_timestamp() RETURNS timestamptz STABLE LANGUAGE sql AS
+					$$ SELECT pg_catalog.statement_timestamp() + interval '`+skew+`' $$;
+				DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`); err != nil {
+				t.Fatal(err)
+			}
+			parent := startOn(t, database)
+			p := programIn(parent)
+			order := func(key string) { p.call("POST", orderPath, anOrder, "Idempotency-Key", key) }
+			p.loses("placeOrder")
+			order("a")
+			order("a")
+			p.loses("placeOrder")
+			order("b")
+			parent.post(fmt.Sprintf("/sandboxes/sbx_%d/reset", p.sandbox), nil).want(204) // not in the record
+			order("c")
+			eventually(t, 20*time.Second, func() bool { // a busy machine compares the clocks less exactly
+				judged := p.report(4)
+				return verdict(judged, "order_once").Status == report.Passed && verdict(judged, "retry_same_key").Status == report.Passed
+			})
+		})
 	}
 }
 
