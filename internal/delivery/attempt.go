@@ -150,7 +150,10 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 	} else {
 		r.httpStatus = response.StatusCode
 		r.retryAfter = retryAfter(response.Header.Get("Retry-After"), r.at.Add(r.took))
-		if r.httpStatus/100 == 3 {
+		switch {
+		case r.httpStatus < 100 || r.httpStatus > 999: // net/http accepts any number
+			r.httpStatus, r.problem = 0, notHTTP
+		case r.httpStatus/100 == 3:
 			r.problem = "Redirects are not followed."
 		}
 		finish(response.Body, cancel)
@@ -210,6 +213,8 @@ func retryAfter(value string, now time.Time) time.Duration {
 
 var errTimeout = errors.New("delivery: timeout")
 
+const notHTTP = "The response is not valid HTTP."
+
 // milliseconds returns the duration that the owner of the webhook sees. It is 0 if the
 // server refused to connect, because the duration of a lookup tells whether the local
 // network has the name.
@@ -242,7 +247,7 @@ func describe(ctx context.Context, err error) string {
 	case strings.Contains(err.Error(), "tls: "), strings.Contains(err.Error(), "HTTP response to HTTPS client"):
 		return "The TLS handshake failed."
 	case egress.IsNotHTTP(err), strings.Contains(err.Error(), "net/http: "), strings.Contains(err.Error(), "http2: "):
-		return "The response is not valid HTTP."
+		return notHTTP
 	default:
 		return "The endpoint could not be reached."
 	}
