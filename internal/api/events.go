@@ -13,6 +13,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/feed"
 	"petstore/internal/gate"
+	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
 
@@ -41,7 +42,7 @@ func (s *Server) listEvents(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if gate.Prefers(c.Request.Header, gate.StreamType) {
+	if httpjson.Prefers(c.Request.Header, gate.StreamType) {
 		return s.streamEvents(c, query)
 	}
 	page, err := s.readFeed(c.Request.Context(), gate.Caller(c), query, 0)
@@ -103,7 +104,7 @@ func readFeedQuery(c *gin.Context) (*feed.Query, error) {
 	if err := params.Err(); err != nil {
 		return nil, err
 	}
-	if last := c.GetHeader("Last-Event-ID"); last != "" && gate.Prefers(c.Request.Header, gate.StreamType) {
+	if last := c.GetHeader("Last-Event-ID"); last != "" && httpjson.Prefers(c.Request.Header, gate.StreamType) {
 		id, ok := event.ParseID(last)
 		if !ok {
 			return nil, errInvalidLastEventID

@@ -123,7 +123,7 @@ func (s *Server) readExchangeQuery(c *gin.Context, params *httpjson.Params) (*ex
 	if before, given := params.Value("before"); given {
 		q.before = readExchangeID(params, "before", before)
 	}
-	if last := c.GetHeader("Last-Event-ID"); last != "" && gate.Prefers(c.Request.Header, gate.StreamType) {
+	if last := c.GetHeader("Last-Event-ID"); last != "" && httpjson.Prefers(c.Request.Header, gate.StreamType) {
 		id, ok := parseExchangeID(last)
 		if !ok {
 			return nil, errInvalidLastEventID
@@ -213,7 +213,7 @@ func (s *Server) listRequests(c *gin.Context) error {
 	if err := s.findRecord(c, params, q); err != nil {
 		return err
 	}
-	if gate.Prefers(c.Request.Header, gate.StreamType) {
+	if httpjson.Prefers(c.Request.Header, gate.StreamType) {
 		return s.streamRequests(c, q)
 	}
 	p.account, p.path = q.account, c.Request.URL.Path // so that a cursor is valid for this sandbox only
@@ -233,7 +233,7 @@ func (s *Server) listRequests(c *gin.Context) error {
 		}
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
-	if gate.Prefers(c.Request.Header, gate.ArchiveType) {
+	if httpjson.Prefers(c.Request.Header, gate.ArchiveType) {
 		return writePage(s, c, p, s.archive(p, q))
 	}
 	return writePage(s, c, p, s.recordList(p, q))

@@ -45,7 +45,7 @@ func (s *Server) getReport(c *gin.Context) error {
 	}
 	c.Header("Cache-Control", "private, no-store")
 	c.Header("Vary", vary)
-	if gate.Prefers(c.Request.Header, gate.MarkdownType) {
+	if httpjson.Prefers(c.Request.Header, gate.MarkdownType) {
 		httpjson.Send(c.Writer, http.StatusOK, gate.MarkdownType+"; charset=utf-8", []byte(judged.Markdown()))
 		return nil
 	}
@@ -124,7 +124,7 @@ func reportedFrom(account int64, row db.ExchangeListRow) (report.Exchange, error
 func (s *Server) skew(ctx context.Context) (time.Duration, error) {
 	began := time.Now()
 	now, err := s.reads.Clock(ctx)
-	return max(now.Sub(time.Now()), min(now.Sub(began), 0)), err
+	return max(time.Until(now), min(now.Sub(began), 0)), err
 }
 
 // addReportedEvents adds the newest events since a time that rules read.

@@ -71,8 +71,8 @@ func (r Route) HasFaults() bool { return r.Scope != 0 && !r.has(NoFaults) }
 
 // accepted reports whether Accept allows a response of the operation.
 func (r Route) accepted(header http.Header) bool {
-	return httpjson.AcceptsJSON(header) || r.has(Streams) && Prefers(header, StreamType) || r.has(Archives) && Prefers(header, ArchiveType) ||
-		r.has(Markdown) && Prefers(header, MarkdownType)
+	return httpjson.AcceptsJSON(header) || r.has(Streams) && httpjson.Prefers(header, StreamType) || r.has(Archives) && httpjson.Prefers(header, ArchiveType) ||
+		r.has(Markdown) && httpjson.Prefers(header, MarkdownType)
 }
 
 // ExpensiveCost is the number of requests that an expensive one counts as. Exact counts

@@ -33,17 +33,6 @@ const (
 	defaultStreamPause = 5 * time.Second
 )
 
-// Prefers reports whether a request prefers a media type to JSON. If Accept gives both the same
-// weight, it must name the type, at least by text/*, and no less precisely than JSON.
-func Prefers(header http.Header, mediaType string) bool {
-	wanted, json := httpjson.QualityOf(header, mediaType), httpjson.QualityOf(header, httpjson.ContentType)
-	if wanted.Weight != json.Weight {
-		return wanted.Weight > json.Weight
-	}
-	const typeRange = 2
-	return wanted.Weight > 0 && wanted.Specificity >= max(json.Specificity, typeRange)
-}
-
 // Part has the events that a stream sends at a time.
 type Part struct {
 	Text   string // events

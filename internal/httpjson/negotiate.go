@@ -51,6 +51,17 @@ func QualityOf(header http.Header, mediaType string) Quality {
 	return best
 }
 
+// Prefers reports whether a request prefers a media type to JSON. If Accept gives both the same
+// weight, it must name the type, at least by text/*, and no less precisely than JSON.
+func Prefers(header http.Header, mediaType string) bool {
+	wanted, json := QualityOf(header, mediaType), QualityOf(header, ContentType)
+	if wanted.Weight != json.Weight {
+		return wanted.Weight > json.Weight
+	}
+	const typeRange = 2
+	return wanted.Weight > 0 && wanted.Specificity >= max(json.Specificity, typeRange)
+}
+
 // AcceptsJSON reports whether Accept allows application/json.
 func AcceptsJSON(header http.Header) bool { return QualityOf(header, ContentType).Weight > 0 }
 

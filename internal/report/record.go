@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"petstore/internal/exchange"
-	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 )
 
@@ -138,7 +137,7 @@ func (r *Record) prepare() {
 		}
 		e.client, e.episode, e.index = clients[by], episode, len(clients[by].all)
 		e.client.all = append(e.client.all, e)
-		e.streams = e.Operation == "listEvents" && gate.Prefers(http.Header{"Accept": {e.Accept}}, gate.StreamType)
+		e.streams = e.Operation == "listEvents" && httpjson.Prefers(http.Header{"Accept": {e.Accept}}, "text/event-stream")
 		e.lasts = e.streams || e.waits()
 		query := e.query()
 		e.cursor, e.after, e.types, e.hasLimit = query.Get("cursor"), query.Get("after"), strings.Join(query["type"], ","), query.Has("limit")
