@@ -66,18 +66,6 @@ func (s *shop) exec(sql string) {
 	}
 }
 
-// await waits until a query returns at least n.
-func (s *shop) await(n int, sql string) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
-	defer cancel()
-	for got := 0; got < n; <-time.After(pollInterval) {
-		if err := s.database.Pool.QueryRow(ctx, sql).Scan(&got); err != nil {
-			s.t.Fatalf("%s: %d, want %d: %v", sql, got, n, err)
-		}
-	}
-}
-
 // ordered is the response to a successful order.
 type ordered struct {
 	id       int64
@@ -203,7 +191,12 @@ func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered)
 			s.t.Fatal(err)
 		}
 	} else {
-		s.await(1, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%"+held+"%' AND pid <> pg_backend_pid()")
+		eventually(s.t, held+" waits for a lock", func() bool {
+			var waits bool
+			err := s.database.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
+				WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%' AND pid <> pg_backend_pid())`, held).Scan(&waits)
+			return err == nil && waits
+		})
 	}
 	ending()
 	if err := tx.Rollback(ctx); err != nil {
