@@ -71,11 +71,11 @@ func TestDescribe(t *testing.T) {
 	t.Parallel()
 	key := auth.NewSecret()
 	long := strings.Repeat("é", MaxBody)
-	e := &Exchange{Path: "/pets/\xff\x00", Query: "a=" + key.Reveal(), IdempotencyKey: key.Reveal()}
+	e := &Exchange{Method: key.Reveal(), Path: "/pets/\xff\x00", Query: "a=" + key.Reveal(), IdempotencyKey: key.Reveal(), RequestID: key.Reveal()}
 	e.Describe(Raw{
 		Host: "shop", Body: []byte(long), Size: int64(len(long)),
 		Header: http.Header{"Authorization": {"Bearer " + key.Reveal()}, "Cookie": {"a=b"}, "X-Two": {"2", "1"}, "X-" + key.Reveal(): {"a"}},
-	}, &Raw{Body: []byte("\xff\x00\x01"), Size: 3}, key.Prefix())
+	}, &Raw{Body: []byte("\xff\x00" + key.Reveal()), Size: 47}, key.Prefix())
 	var got Messages
 	if err := json.Unmarshal(e.Messages, &got); err != nil {
 		t.Fatal(err)
@@ -85,13 +85,13 @@ func TestDescribe(t *testing.T) {
 			Headers: []Header{{"Authorization", "Bearer " + key.Prefix() + "…"}, {"Cookie", Redacted}, {"Host", "shop"}, {"X-Two", "2"}, {"X-Two", "1"}, {"X-" + Redacted, "a"}},
 			Body:    long[:MaxBody], Size: int64(len(long)),
 		},
-		Response: &Message{Headers: []Header{}, Body: base64.StdEncoding.EncodeToString([]byte("\xff\x00\x01")), Encoding: "base64", Size: 3},
-		Redacted: []string{"request.query", "request.headers"},
+		Response: &Message{Headers: []Header{}, Body: base64.StdEncoding.EncodeToString([]byte("\xff\x00" + Redacted)), Encoding: "base64", Size: 47},
+		Redacted: []string{"request.method", "request.query", "request.headers", "response.body"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("messages (-want +got):\n%s", diff)
 	}
-	if e.Path != "/pets/\uFFFD\uFFFD" || e.Query != "a="+Redacted || e.IdempotencyKey != Redacted {
+	if e.Method != Redacted || e.Path != "/pets/\uFFFD\uFFFD" || e.Query != "a="+Redacted || e.IdempotencyKey != Redacted || e.RequestID != Redacted {
 		t.Errorf("the exchange is %+v", e)
 	}
 }
