@@ -84,7 +84,7 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 	if err := feed.SeekEnd(ctx); err != nil {
 		return streamError("events", err, sender.url)
 	}
-	t := &triggering{client: sender}
+	t := &triggering{client: sender, after: feed.After}
 	triggers[kind](ctx, t)
 	if t.err == nil {
 		t.err = p.printNext(ctx, feed, asJSON)

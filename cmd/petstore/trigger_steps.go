@@ -2,12 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -64,6 +63,7 @@ type triggering struct {
 	*client
 
 	err     error
+	after   string // the id of the newest event before those of the trigger
 	webhook string // the path of the webhook that the trigger has created; "": none
 }
 
@@ -180,19 +180,23 @@ func (t *triggering) retryUntilFailed(ctx context.Context, message queued) error
 		if err := t.do(ctx, "GET", "/messages/"+message.ID, nil, &message); err != nil || message.Status == "failed" {
 			return err
 		}
-		var deliveries []triedDelivery
-		if err := t.do(ctx, "GET", t.webhook+"/deliveries", nil, &deliveries); err != nil {
+		// The newest delivery is of an older message, if the webhook has got that one later.
+		var one triedDelivery
+		err := t.eachElement(ctx, call{method: "GET", path: t.webhook + "/deliveries?limit=200"}, func(text json.RawMessage) error {
+			if one.EventID > t.after {
+				return nil
+			}
+			return json.Unmarshal(text, &one)
+		})
+		if err != nil {
 			return err
 		}
-		if len(deliveries) > 0 {
-			one := slices.MaxFunc(deliveries, func(a, b triedDelivery) int { return strings.Compare(a.EventID, b.EventID) })
-			// The server tries a webhook that fails with one delivery at a time, which may be an
-			// older message. So a retry may come to nothing.
-			if one.Status == "pending" && (len(one.Attempts) > retried || time.Since(asked) > askAgain) {
-				retried, asked = len(one.Attempts), time.Now()
-				if err := t.do(ctx, "POST", t.webhook+"/deliveries/"+one.ID+"/retry", nil, nil); err != nil {
-					return err
-				}
+		// The server tries a webhook that fails with one delivery at a time, which may be an
+		// older message. So a retry may come to nothing.
+		if one.EventID > t.after && one.Status == "pending" && (len(one.Attempts) > retried || time.Since(asked) > askAgain) {
+			retried, asked = len(one.Attempts), time.Now()
+			if err := t.do(ctx, "POST", t.webhook+"/deliveries/"+one.ID+"/retry", nil, nil); err != nil {
+				return err
 			}
 		}
 	}
@@ -207,6 +211,9 @@ func (t *triggering) clean(ctx context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(cleanTimeout, cancel) })()
 	err := t.do(limited, "DELETE", t.webhook, nil, nil)
+	if failed, ok := errors.AsType[*follow.StatusError](err); ok && failed.Code == "webhook_not_found" {
+		err = nil // the response to an earlier attempt was lost
+	}
 	if limited.Err() != nil {
 		err = fmt.Errorf("%s has not deleted the webhook within %s", t.url, cleanTimeout)
 	}

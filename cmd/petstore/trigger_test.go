@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -46,6 +47,35 @@ func TestTrigger(t *testing.T) {
 	_, _, err := execute(t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + owner}, "trigger", "store.reset")
 	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("trigger changes the store, but the API key belongs to the account %q, which is not a sandbox", accountOf(t))) {
 		t.Errorf("trigger in an account: %v", err)
+	}
+}
+
+// TestTriggerBehindMessages: message.failed happens although more messages wait than a page has. The
+// first attempt to delete the webhook has no response.
+func TestTriggerBehindMessages(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	for range 201 {
+		must(t, s.environ, "api", "POST", "/messages", "message=wait")
+	}
+	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var deletions atomic.Int32
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete && deletions.Add(1) == 1 {
+			httputil.NewSingleHostReverseProxy(server).ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		httputil.NewSingleHostReverseProxy(server).ServeHTTP(w, r)
+	}))
+	t.Cleanup(proxy.Close)
+	if printed := must(t, []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}, "trigger", "message.failed", "--json"); !strings.Contains(printed, `"message":"Trigger `) {
+		t.Errorf("another message has failed: %s", printed)
+	}
+	if left := must(t, s.environ, "api", "/webhooks"); left != "[]" || deletions.Load() != 2 {
+		t.Errorf("after %d deletions, there are the webhooks %s", deletions.Load(), left)
 	}
 }
 
