@@ -63,7 +63,7 @@ func (r *replicaTransport) RoundTrip(request *http.Request) (*http.Response, err
 // runWithReplica runs all tests on the engine [pgtest.Replica], or else only runs them. A
 // complete run in which no read had a token shows nothing, so it fails.
 func runWithReplica(run func() int, complete bool) int {
-	if engine, err := pgtest.CurrentEngine(); err != nil || engine != pgtest.Replica {
+	if !pgtest.Is(pgtest.Replica) {
 		return run()
 	}
 	transport := &replicaTransport{RoundTripper: http.DefaultTransport}

@@ -3,7 +3,6 @@ package pgtest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/postgres"
+	"petstore/internal/tools/must"
 )
 
 // shardCount is the number of shards of a table, small because a test has few accounts.
@@ -53,99 +53,58 @@ type cluster struct {
 }
 
 type node struct {
-	host string
-	port int32
+	Host string
+	Port int32
+	// Group is 0 for the coordinator.
+	Group int32
 }
 
 // findCluster returns the cluster that the database of the server's URL belongs to.
-func (s *server) findCluster(ctx context.Context) (*cluster, error) {
-	rows, err := s.lease.Query(ctx, "SELECT nodename, nodeport, groupid = 0 FROM pg_dist_node WHERE noderole = 'primary' ORDER BY groupid, nodeid")
-	if err != nil {
-		return nil, fmt.Errorf("the database is not on a Citus coordinator: %w", err)
-	}
-	c := &cluster{}
-	var found node
-	var isCoordinator bool
-	_, err = pgx.ForEachRow(rows, []any{&found.host, &found.port, &isCoordinator}, func() error {
-		if isCoordinator {
-			c.coordinator = found
-		} else {
-			c.workers = append(c.workers, found)
-		}
-		return nil
-	})
-	if err == nil && (c.coordinator.host == "" || len(c.workers) == 0) {
-		err = errors.New("the Citus cluster has no worker; call citus_set_coordinator_host and citus_add_node")
-	}
-	return c, err
+func (s *server) findCluster(ctx context.Context) *cluster {
+	rows, _ := s.lease.Query(ctx, "SELECT nodename, nodeport, groupid FROM pg_dist_node WHERE noderole = 'primary' ORDER BY groupid, nodeid")
+	nodes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[node])
+	must.Hold(err == nil, "the database is not on a Citus coordinator: %w", err)
+	must.Hold(len(nodes) > 1 && nodes[0].Group == 0, "the Citus cluster has no worker; call citus_set_coordinator_host and citus_add_node")
+	return &cluster{coordinator: nodes[0], workers: nodes[1:]}
 }
 
 // onWorkers runs a statement on each worker, outside of a transaction and in the
 // database of a connection to the coordinator.
-func (c *cluster) onWorkers(ctx context.Context, conn *pgx.Conn, sql string) error {
+func (c *cluster) onWorkers(ctx context.Context, conn *pgx.Conn, sql string) {
 	var hosts, statements []string
 	var ports []int32
 	for _, worker := range c.workers {
-		hosts, ports, statements = append(hosts, worker.host), append(ports, worker.port), append(statements, sql)
+		hosts, ports, statements = append(hosts, worker.Host), append(ports, worker.Port), append(statements, sql)
 	}
-	rows, err := conn.Query(ctx, `
+	rows, _ := conn.Query(ctx, `
 		SELECT format('%s:%s: %s', node_name, node_port, result)
 		FROM master_run_on_worker($1, $2, $3, parallel => true)
 		WHERE NOT success`, hosts, ports, statements)
-	if err != nil {
-		return err
-	}
-	failures, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err == nil && len(failures) > 0 {
-		err = fmt.Errorf("%q", failures)
-	}
-	return err
+	failures := must.Get(pgx.CollectRows(rows, pgx.RowTo[string]))
+	must.Hold(len(failures) == 0, "%s: %q", sql, failures)
 }
 
 // makeEmpty makes the template of [NewEmpty] on all nodes, without any table: the
 // database of a coordinator that knows its workers.
-func (s *server) makeEmpty(ctx context.Context) error {
-	c, name := s.cluster, s.emptyTemplate()
-	if done, err := s.isTemplate(ctx, name); err != nil || done {
-		return err
-	}
-	if err := s.everywhere(ctx, s.lease, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)", "CREATE DATABASE "+quote(name)); err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, s.databaseURL(name).String())
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	const extension = "CREATE EXTENSION citus"
-	if _, err = conn.Exec(ctx, extension); err == nil {
-		err = c.onWorkers(ctx, conn, extension)
-	}
-	if err == nil {
-		_, err = conn.Exec(ctx, "SELECT citus_set_coordinator_host($1, $2)", c.coordinator.host, c.coordinator.port)
-	}
-	for _, worker := range c.workers {
-		if err == nil {
-			_, err = conn.Exec(ctx, "SELECT citus_add_node($1, $2)", worker.host, worker.port)
+func (s *server) makeEmpty(ctx context.Context) {
+	s.makeTemplate(ctx, s.emptyTemplate(), "", func(address *url.URL) {
+		conn := must.Get(pgx.Connect(ctx, address.String()))
+		defer conn.Close(context.WithoutCancel(ctx))
+		s.everywhere(ctx, conn, "CREATE EXTENSION citus")
+		must.Get(conn.Exec(ctx, "SELECT citus_set_coordinator_host($1, $2)", s.cluster.coordinator.Host, s.cluster.coordinator.Port))
+		for _, worker := range s.cluster.workers {
+			must.Get(conn.Exec(ctx, "SELECT citus_add_node($1, $2)", worker.Host, worker.Port))
 		}
-	}
-	if err := errors.Join(err, conn.Close(ctx)); err != nil {
-		return err
-	}
-	return s.finish(ctx, name)
+	})
 }
 
-// distribute distributes the tables of the template.
-func (c *cluster) distribute(ctx context.Context, address *url.URL) error {
-	query := address.Query()
+// distributeTables distributes the tables of the template.
+func distributeTables(ctx context.Context, address *url.URL) {
+	of, query := *address, address.Query()
 	query.Set("citus.shard_count", shardCount)
-	of := *address
 	of.RawQuery = query.Encode()
-	m, err := postgres.OpenMigrations(ctx, of.String())
-	if err != nil {
-		return err
-	}
-	return errors.Join(m.Distribute(ctx, func(string, time.Duration) {}), m.Close())
+	m := must.Get(postgres.OpenMigrations(ctx, of.String()))
+	must.OK(errors.Join(m.Distribute(ctx, func(string, time.Duration) {}), m.Close()))
 }
 
 // endSessions returns statements that end all sessions on a database of a node. Its
@@ -167,11 +126,10 @@ var ownerParameters = map[string]string{
 // setDefaults gives a database the settings without which a server does not start on
 // Citus. An operator would give them to the role, but tests also start servers as the
 // owner.
-func (s *server) setDefaults(ctx context.Context, name string) error {
+func (s *server) setDefaults(ctx context.Context, name string) {
 	var statements strings.Builder
 	for _, statement := range postgres.RoleSettings(name) {
 		statements.WriteString(strings.Replace(statement, "ALTER ROLE", "ALTER DATABASE", 1) + ";")
 	}
-	_, err := s.pool.Exec(ctx, statements.String())
-	return err
+	must.Get(s.pool.Exec(ctx, statements.String()))
 }

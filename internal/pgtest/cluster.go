@@ -1,7 +1,6 @@
 package pgtest
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/localpg"
-	"petstore/internal/postgres"
+	"petstore/internal/tools/must"
 	"petstore/migrations"
 )
 
@@ -36,18 +35,11 @@ func memoryHasRoom() bool {
 	if err := syscall.Statfs(memoryFiles, &files); err != nil || files.Flags&noexec != 0 || files.Bavail*uint64(files.Bsize) < memoryRoom { //nolint:gosec // the size of a block is positive
 		return false
 	}
-	info, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return false
-	}
-	defer info.Close()
-	for lines := bufio.NewScanner(info); lines.Scan(); {
-		kibibytes := 0
-		if _, err := fmt.Sscanf(lines.Text(), "MemAvailable: %d kB", &kibibytes); err == nil {
-			return kibibytes >= memoryRoom>>10
-		}
-	}
-	return false
+	info, _ := os.ReadFile("/proc/meminfo") // Linux has it
+	_, available, _ := strings.Cut(string(info), "MemAvailable:")
+	kibibytes := 0
+	_, err := fmt.Sscan(available, &kibibytes)
+	return err == nil && kibibytes >= memoryRoom>>10
 }
 
 // Dir returns an empty directory until the test ends. It is in memory if there is room. Unlike
@@ -80,26 +72,20 @@ func isInMemory(dir string) bool {
 
 // serverData returns the directory for the clusters of the server whose directory this is. It is
 // in memory if there is room.
-func serverData(dir string) (string, error) {
+func serverData(dir string) string {
 	if strings.HasPrefix(dir, memoryFiles) || !memoryHasRoom() {
-		return dir, nil
+		return dir
 	}
 	data := inMemory(dir)
-	if err := os.MkdirAll(data, localpg.DirMode()); err != nil {
-		return "", err
-	}
-	info, err := os.Lstat(data)
-	if err != nil {
-		return "", err
-	}
-	if owner := info.Sys().(*syscall.Stat_t).Uid; !info.IsDir() || int(owner) != os.Geteuid() {
-		return "", fmt.Errorf("%s is not ours; delete it", data)
-	}
-	return data, os.Chmod(data, localpg.DirMode()) // whatever the umask
+	must.OK(os.MkdirAll(data, localpg.DirMode()))
+	info := must.Get(os.Lstat(data))
+	must.Hold(info.IsDir() && int(info.Sys().(*syscall.Stat_t).Uid) == os.Geteuid(), "%s is not ours; delete it", data)
+	must.OK(os.Chmod(data, localpg.DirMode())) // whatever the umask
+	return data
 }
 
-// startCluster starts the cluster of a directory, until the test ends.
-func startCluster(t testing.TB, options localpg.Options) *localpg.Cluster {
+// StartCluster starts the cluster of a directory, until the test ends.
+func StartCluster(t testing.TB, options localpg.Options) *localpg.Cluster {
 	t.Helper()
 	cluster, err := localpg.Start(t.Context(), options)
 	check(t, err)
@@ -120,107 +106,54 @@ const (
 // of [New], until the test ends. It is a copy, as all clusters of this function.
 func NewCluster(t testing.TB) (*Database, *localpg.Cluster) {
 	t.Helper()
-	return newCluster(t, copyCluster)
-}
-
-// newCluster starts a cluster whose data come from prepare.
-func newCluster(t testing.TB, prepare func(context.Context, localpg.Options) error) (*Database, *localpg.Cluster) {
-	t.Helper()
-	binaries, err := localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), os.Stderr)
-	options := localpg.Options{Binaries: binaries, Dir: Dir(t), Disposable: true, Settings: clusterSettings}
-	if err == nil {
-		err = prepare(t.Context(), options)
-	}
-	check(t, err)
-	cluster := startCluster(t, options)
-	owner := cluster.URL(clusterDatabase)
+	options := localpg.Options{Dir: Dir(t), Disposable: true, Settings: clusterSettings}
+	check(t, must.Attempt(func() {
+		options.Binaries = must.Get(localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), os.Stderr))
+		copyCluster(t.Context(), options)
+	}))
+	cluster := StartCluster(t, options)
+	owner, serving := cluster.URL(clusterDatabase), servingURLOf(cluster)
 	pool, err := pgxpool.New(context.WithoutCancel(t.Context()), owner)
 	check(t, err)
 	t.Cleanup(pool.Close)
-	serving := asRole(owner, clusterRole)
 	return &Database{URL: serving, DirectURL: serving, OwnerURL: owner, Pool: pool}, cluster
+}
+
+// servingURLOf returns the URL of the database of a cluster for the serving role.
+func servingURLOf(cluster *localpg.Cluster) string {
+	return withRole(must.Get(url.Parse(cluster.URL(clusterDatabase))), clusterRole, "")
 }
 
 // copyCluster copies the data of a cluster that [makeCluster] has made. All processes of this
 // user copy the same one, because initdb and the migrations take ten times as long.
-func copyCluster(ctx context.Context, options localpg.Options) error {
-	dir, err := serverDir()
-	if err != nil {
-		return err
-	}
-	hash, err := migrationsHash(migrations.FS)
-	if err != nil {
-		return err
-	}
-	lock, err := lockFile(filepath.Join(dir, "cluster.lock"))
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
+func copyCluster(ctx context.Context, options localpg.Options) {
+	dir := serverDir()
+	defer lockFile(filepath.Join(dir, "cluster.lock")).Close()
 	const prefix = "cluster-"
-	made := filepath.Join(dir, prefix+digest(hash + options.Binaries.String())[:16])
-	_, err = os.Stat(made)
-	if errors.Is(err, os.ErrNotExist) {
-		old, _ := filepath.Glob(filepath.Join(dir, prefix+"*")) // the pattern is valid
-		for _, one := range old {
-			if err := os.RemoveAll(one); err != nil {
-				return err
-			}
+	made := filepath.Join(dir, prefix+digest(migrationsHash(migrations.FS) + options.Binaries.String())[:16])
+	if _, err := os.Stat(made); errors.Is(err, os.ErrNotExist) {
+		for _, old := range must.Get(filepath.Glob(filepath.Join(dir, prefix+"*"))) {
+			must.OK(os.RemoveAll(old))
 		}
 		unfinished := options
 		unfinished.Dir = made + ".new"
-		if err = makeCluster(ctx, unfinished); err == nil {
-			err = os.Rename(unfinished.Dir, made)
-		}
-	}
-	if err != nil {
-		return err
+		makeCluster(ctx, unfinished)
+		must.OK(os.Rename(unfinished.Dir, made))
 	}
 	output, err := exec.CommandContext(ctx, "cp", "-a", filepath.Join(made, "data"), options.Dir).CombinedOutput() // with its owner
-	if err != nil {
-		return fmt.Errorf("cp: %w: %s", err, output)
-	}
-	return nil
+	must.Hold(err == nil, "cp: %w: %s", err, output)
 }
 
 // makeCluster makes a cluster with a migrated database and the serving role.
-func makeCluster(ctx context.Context, options localpg.Options) (err error) {
-	cluster, err := localpg.Start(ctx, options)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cluster.Stop(context.WithoutCancel(ctx))) }()
-	if err := cluster.EnsureDatabase(ctx, clusterDatabase); err != nil {
-		return err
-	}
-	m, err := postgres.OpenMigrations(ctx, cluster.URL(clusterDatabase))
-	if err != nil {
-		return err
-	}
-	_, err = m.Up(ctx)
-	conn, connErr := pgx.Connect(ctx, cluster.URL(clusterDatabase))
-	if err = errors.Join(err, connErr); err != nil {
-		return errors.Join(err, m.Close())
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	_, err = conn.Exec(ctx, "CREATE ROLE "+clusterRole+" LOGIN IN ROLE pg_read_all_stats")
-	if err == nil {
-		err = m.GrantServing(ctx, clusterRole)
-	}
-	if err == nil {
-		_, err = conn.Exec(ctx, "CHECKPOINT") // a copy recovers from it
-	}
-	return errors.Join(err, m.Close())
-}
-
-// asRole returns a URL of a cluster for another role.
-func asRole(address, role string) string {
-	parsed, err := url.Parse(address)
-	if err != nil {
-		panic(err) // localpg returns valid URLs
-	}
-	query := parsed.Query()
-	query.Set("user", role)
-	parsed.RawQuery = query.Encode()
-	return parsed.String()
+func makeCluster(ctx context.Context, options localpg.Options) {
+	cluster := must.Get(localpg.Start(ctx, options))
+	must.OK(errors.Join(must.Attempt(func() {
+		must.OK(cluster.EnsureDatabase(ctx, clusterDatabase))
+		address := must.Get(url.Parse(cluster.URL(clusterDatabase)))
+		conn := must.Get(pgx.Connect(ctx, address.String()))
+		defer conn.Close(context.WithoutCancel(ctx))
+		must.Get(conn.Exec(ctx, "CREATE ROLE "+clusterRole+" LOGIN IN ROLE pg_read_all_stats"))
+		migrate(ctx, address, clusterRole, false)
+		must.Get(conn.Exec(ctx, "CHECKPOINT")) // a copy recovers from it
+	}), cluster.Stop(context.WithoutCancel(ctx))))
 }

@@ -41,30 +41,24 @@ func startContainer(ctx context.Context, dir string) (url, description string, e
 // sockets. An engine at a socket must respond.
 func engineHost(ctx context.Context) (string, error) {
 	const unix = "unix://"
-	if host := os.Getenv("DOCKER_HOST"); host != "" {
-		if socket, isSocket := strings.CutPrefix(host, unix); isSocket {
-			if err := ping(ctx, socket); err != nil {
-				return "", fmt.Errorf("%s: %w", host, err)
-			}
-		}
-		return host, nil
-	}
 	home, _ := os.UserHomeDir()
-	for _, usual := range []struct{ base, socket string }{
-		{"/var/run", "docker.sock"},
-		{os.Getenv("XDG_RUNTIME_DIR"), "docker.sock"},
-		{home, ".docker/run/docker.sock"},
-		{home, ".docker/desktop/docker.sock"},
-	} {
-		if usual.base == "" {
-			continue // otherwise relative to this package
+	sockets := []string{"/var/run/docker.sock", filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "docker.sock"), filepath.Join(home, ".docker/run/docker.sock"), filepath.Join(home, ".docker/desktop/docker.sock")}
+	if host := os.Getenv("DOCKER_HOST"); host != "" {
+		socket, isSocket := strings.CutPrefix(host, unix)
+		if !isSocket {
+			return host, nil
 		}
-		socket := filepath.Join(usual.base, usual.socket)
-		if ping(ctx, socket) == nil {
+		sockets = []string{socket}
+	}
+	failures := errors.New("no Docker engine responds")
+	for _, socket := range sockets {
+		if err := ping(ctx, socket); err != nil {
+			failures = fmt.Errorf("%w; %s%s: %w", failures, unix, socket, err)
+		} else {
 			return unix + socket, nil
 		}
 	}
-	return "", errors.New("no Docker engine responds at the usual sockets")
+	return "", failures
 }
 
 // ping asks the engine at a socket whether it is there.

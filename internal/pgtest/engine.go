@@ -1,15 +1,15 @@
 package pgtest
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/sleep"
 )
 
 // Engine is the kind of database of a test run. PETSTORE_TEST_ENGINE names it; the
@@ -26,23 +26,10 @@ const (
 
 var engines = []Engine{Postgres, PgBouncer, Replica, Citus}
 
-// CurrentEngine returns the engine of this test run. The error is an unknown name.
-func CurrentEngine() (Engine, error) {
-	name := Engine(os.Getenv("PETSTORE_TEST_ENGINE"))
-	if name == "" {
-		return Postgres, nil
-	}
-	if !slices.Contains(engines, name) {
-		return "", fmt.Errorf("PETSTORE_TEST_ENGINE is %q, but must be one of %s", name, strings.Trim(fmt.Sprint(engines), "[]"))
-	}
-	return name, nil
-}
-
 // Is reports whether the tests run on an engine.
-func Is(engine Engine) bool {
-	current, err := CurrentEngine()
-	return err == nil && current == engine
-}
+func Is(engine Engine) bool { return current() == engine }
+
+func current() Engine { return cmp.Or(Engine(os.Getenv("PETSTORE_TEST_ENGINE")), Postgres) }
 
 // Not skips a test that an engine cannot pass by its nature.
 func Not(t testing.TB, engine Engine, reason string) {
@@ -71,16 +58,12 @@ func AwaitLockWaiters(ctx context.Context, db querier, n int) error {
 
 // await waits until a function returns true or an error.
 func await(ctx context.Context, done func() (bool, error)) error {
-	poll := time.NewTicker(pollInterval)
-	defer poll.Stop()
 	for {
 		if is, err := done(); is || err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, pollInterval) {
 			return context.Cause(ctx)
-		case <-poll.C:
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/sleep"
 )
 
 // Outage is a way in which a worker fails for some time. The worker runs it as a shell script
@@ -66,11 +68,7 @@ func FailWorker(t testing.TB, database *Database, accountID int64, how Outage, d
 	if err := conn.QueryRow(t.Context(), "SELECT success, result FROM master_run_on_worker(ARRAY[$1::text], ARRAY[$2::int], ARRAY[$3::text], false)", host, port, run).Scan(&done, &result); err != nil || !done {
 		t.Fatalf("the worker does not run the script: %s %v", result, err)
 	}
-	begins := time.After(time.Second)
-	select {
-	case <-begins:
-	case <-t.Context().Done():
-	}
+	sleep.For(t.Context(), time.Second)
 }
 
 // WorkerOf returns the address of the worker that has an account.

@@ -2,13 +2,11 @@ package pgtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -17,6 +15,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/must"
 )
 
 const (
@@ -25,8 +24,8 @@ const (
 	pgBouncerLogTail      = 1000 // bytes
 
 	// pgBouncerScript runs PgBouncer until its input ends, which is when the test process
-	// does, and then removes the directory.
-	pgBouncerScript = `"$1" "$2/pgbouncer.ini" 2>"$2/log" & read -r _; kill $!; rm -rf "$2"`
+	// does, and then removes the directory. Debian installs it outside the PATH of users.
+	pgBouncerScript = `PATH=$PATH:/usr/sbin; pgbouncer "$1/pgbouncer.ini" 2>"$1/log" & read -r _; kill $!; rm -rf "$1"`
 
 	// pgBouncerConfig has the host and port of the server, and the directory. Server
 	// connections end soon, so that the server notices when nobody uses it.
@@ -52,113 +51,62 @@ log_stats = 0
 
 // pgBouncer starts a PgBouncer in front of the server, once in this process, and returns
 // the directory of its socket. It gives the serving role the settings that it needs.
-var pgBouncer = sync.OnceValues(func() (string, error) {
-	s, err := migrated()
-	if err != nil {
-		return "", err
-	}
+var pgBouncer = sync.OnceValue(func() (dir string) {
+	s := migrated()
 	ctx := context.Background() // it outlives the first test
-	if err := s.locked(ctx, func() error { return s.run(ctx, postgres.RoleSettings(s.servingRole())...) }); err != nil {
-		return "", fmt.Errorf("setting up the role for PgBouncer: %w", err)
-	}
-	dir, err := startPgBouncer(ctx, s)
-	if err != nil {
-		return "", fmt.Errorf("starting PgBouncer: %w", err)
-	}
-	return dir, nil
+	must.Explain("setting up the role for PgBouncer", func() {
+		s.locked(ctx, func() {
+			for _, statement := range postgres.RoleSettings(s.servingRole()) {
+				s.run(ctx, statement)
+			}
+		})
+	})
+	must.Explain("starting PgBouncer", func() { dir = startPgBouncer(ctx, s) })
+	return dir
 })
 
 // startPgBouncer starts PgBouncer in transaction mode with a socket only. It ends with
 // this process. Only the serving role can connect, with its password.
-func startPgBouncer(ctx context.Context, s *server) (dir string, err error) {
-	program, err := findPgBouncer()
-	if err != nil {
-		return "", err
-	}
-	target, err := pgx.ParseConfig(s.url.String())
-	if err != nil {
-		return "", err
-	}
+func startPgBouncer(ctx context.Context, s *server) (dir string) {
+	target := must.Get(pgx.ParseConfig(s.url.String()))
 	// in /tmp, because the path of a socket has at most 103 bytes
-	if dir, err = os.MkdirTemp("/tmp", "petstore-pgbouncer-"); err != nil {
-		return "", err
-	}
-	as, err := localpg.ServerUser("") // PgBouncer refuses root, too
-	if err != nil {
-		return "", err
-	}
-	for name, content := range map[string]string{
-		"pgbouncer.ini": fmt.Sprintf(pgBouncerConfig, target.Host, target.Port, dir),
-		"users":         fmt.Sprintf("%q %q\n", s.servingRole(), s.servingPassword()),
-	} {
-		if err := writeFor(as, filepath.Join(dir, name), content); err != nil {
-			return "", err
+	dir = must.Get(os.MkdirTemp("/tmp", "petstore-pgbouncer-"))
+	config, users := filepath.Join(dir, "pgbouncer.ini"), filepath.Join(dir, "users")
+	must.OK(os.WriteFile(config, fmt.Appendf(nil, pgBouncerConfig, target.Host, target.Port, dir), 0o600))
+	must.OK(os.WriteFile(users, fmt.Appendf(nil, "%q %q\n", s.servingRole(), s.servingPassword()), 0o600))
+	as := must.Get(localpg.ServerUser("")) // PgBouncer refuses root, too
+	for _, path := range []string{dir, config, users} {
+		if as != nil {
+			must.OK(os.Chown(path, int(as.Uid), int(as.Gid)))
 		}
 	}
-	if as != nil {
-		if err := os.Chown(dir, int(as.Uid), int(as.Gid)); err != nil {
-			return "", err
-		}
-	}
-	command := exec.CommandContext(ctx, "/bin/sh", "-c", pgBouncerScript, "sh", program, dir)
+	command := exec.CommandContext(ctx, "/bin/sh", "-c", pgBouncerScript, "sh", dir)
 	command.Dir = "/"
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: as}
-	if _, err := command.StdinPipe(); err != nil {
-		return "", err
-	}
-	if err := command.Start(); err != nil {
-		return "", err
-	}
+	must.Get(command.StdinPipe())
+	must.OK(command.Start())
 	go func() { _ = command.Wait() }() // keeps the input open, which the garbage collector would close
-	return dir, awaitPgBouncer(s, dir)
-}
-
-// findPgBouncer returns the program, which Debian installs outside the PATH of users.
-func findPgBouncer() (string, error) {
-	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
-	}
-	return "", errors.New("pgbouncer is not installed; install the package pgbouncer")
-}
-
-// writeFor writes a file that only the user can read.
-func writeFor(as *syscall.Credential, path, content string) error {
-	err := os.WriteFile(path, []byte(content), 0o600)
-	if err == nil && as != nil {
-		err = os.Chown(path, int(as.Uid), int(as.Gid))
-	}
-	return err
+	awaitPgBouncer(throughPgBouncer(dir, s.servingURL(s.url, target.Database)), filepath.Join(dir, "log"))
+	return dir
 }
 
 // awaitPgBouncer returns when PgBouncer accepts connections.
-func awaitPgBouncer(s *server, dir string) error {
+func awaitPgBouncer(address, logFile string) {
 	ctx, cancel := context.WithTimeout(context.Background(), pgBouncerStartTimeout)
 	defer cancel()
-	address := throughPgBouncer(dir, s.servingURL(s.databaseURL(strings.TrimPrefix(s.url.Path, "/"))))
-	var refused error
-	err := await(ctx, func() (bool, error) {
-		var conn *pgx.Conn
-		if conn, refused = pgx.Connect(ctx, address); conn == nil {
-			return false, nil
-		}
-		return true, conn.Close(ctx)
+	err := must.Attempt(func() {
+		must.Await(ctx, pgBouncerStartTimeout, func() { must.OK(must.Get(pgx.Connect(ctx, address)).Close(ctx)) })
 	})
 	if err != nil {
-		log, _ := os.ReadFile(filepath.Join(dir, "log"))
-		return fmt.Errorf("%w: %w; its log ends with\n%s", err, refused, log[max(0, len(log)-pgBouncerLogTail):])
+		log, _ := os.ReadFile(logFile)
+		must.OK(fmt.Errorf("%w; its log ends with\n%s", err, log[max(0, len(log)-pgBouncerLogTail):]))
 	}
-	return nil
 }
 
 // throughPgBouncer returns the URL of the same database and role through PgBouncer. The
 // mode suits every version of PgBouncer.
 func throughPgBouncer(dir, direct string) string {
-	address, err := url.Parse(direct)
-	if err != nil {
-		panic(err) // our own URL
-	}
+	address := must.Get(url.Parse(direct))
 	address.Host = ""
 	address.RawQuery = url.Values{
 		"host": {dir}, "port": {pgBouncerPort}, "sslmode": {"disable"}, "default_query_exec_mode": {"exec"},

@@ -13,7 +13,6 @@ import (
 	"crypto/rand"
 	"flag"
 	"fmt"
-	"maps"
 	"net/url"
 	"os"
 	"runtime"
@@ -25,6 +24,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/internal/tools/must"
 )
 
 const (
@@ -50,6 +51,9 @@ type Database struct {
 	// the standby has replayed it.
 	ReplicaURL string
 	Pool       *pgxpool.Pool // of the owner; closed when the test ends
+
+	server *server
+	name   string
 }
 
 // New returns a database with all migrations applied and the privileges of
@@ -57,27 +61,49 @@ type Database struct {
 // logs the owner's URL.
 func New(t testing.TB) *Database {
 	t.Helper()
-	s := must(t, migrated)
-	database, name, err := newMigrated(t.Context(), s, t.Name())
-	check(t, err)
-	s.leaveWith(t, name, database)
-	return database
+	return give(t, func() *Database { return newMigrated(t.Context(), t.Name()) })
+}
+
+// NewEmpty returns a database without any table; all its URLs are the owner's.
+func NewEmpty(t testing.TB) *Database {
+	t.Helper()
+	return give(t, func() *Database {
+		s, options := find(), ""
+		if s.cluster != nil {
+			s, options = emptied(), cloneOf(s.emptyTemplate())
+		}
+		return s.create(t.Context(), t.Name(), options)
+	})
+}
+
+// give returns a database until the test ends.
+func give(t testing.TB, create func() *Database) (d *Database) {
+	t.Helper()
+	check(t, must.Attempt(func() { d = create() }))
+	t.Cleanup(func() {
+		if err := d.leave(t.Failed(), func(line string) { t.Log("pgtest: " + line) }); err != nil {
+			t.Errorf("pgtest: %v", err)
+		}
+	})
+	return d
 }
 
 // Shared returns the database that all tests of this process share, with the same tables and
 // privileges as one of [New]. It is for tests that need no more than an account of their own.
 // TestMain calls [LeaveShared] after the tests.
-var Shared = sync.OnceValues(func() (*Database, error) {
-	s, err := migrated()
-	if err != nil {
-		return nil, err
-	}
-	database, name, err := newMigrated(context.Background(), s, "shared") // it outlives the first test
+var Shared = sync.OnceValues(func() (d *Database, err error) {
+	err = must.Attempt(func() { d = newMigrated(context.Background(), "shared") }) // it outlives the first test
 	if err == nil {
-		leaveShared = func(failed bool) error { return s.leave(name, database, failed, say) }
+		leaveShared = func(failed bool) error { return d.leave(failed, say) }
 	}
-	return database, err
+	return d, err
 })
+
+var leaveShared = func(bool) error { return nil }
+
+// LeaveShared ends the use of the database of [Shared]. If tests have failed, it says the URL
+// of the owner.
+func LeaveShared(failed bool) error { return leaveShared(failed) }
 
 // Widen lets four tests for each CPU run at a time, because tests with a database wait most of
 // the time: for other processes, or for time to pass. TestMain calls it. The flag -parallel of the
@@ -93,80 +119,44 @@ func Widen() {
 // parallelTests is the number of tests that run at a time.
 func parallelTests() int32 { return int32(4 * runtime.GOMAXPROCS(0)) } //nolint:gosec // a few
 
-var leaveShared = func(bool) error { return nil }
-
-// LeaveShared ends the use of the database of [Shared]. If tests have failed, it says the URL
-// of the owner.
-func LeaveShared(failed bool) error { return leaveShared(failed) }
-
 // newMigrated creates a database for [New] or [Shared].
-func newMigrated(ctx context.Context, s *server, of string) (_ *Database, name string, err error) {
-	database, name, err := create(ctx, s, of, cloneOf(s.template))
-	if err != nil {
-		return nil, "", err
-	}
-	database.DirectURL = s.servingURL(s.databaseURL(name))
-	database.URL = database.DirectURL
+func newMigrated(ctx context.Context, of string) *Database {
+	s := migrated()
+	d := s.create(ctx, of, cloneOf(s.template))
+	d.DirectURL = s.servingURL(s.url, d.name)
+	d.URL = d.DirectURL
 	if s.replica != nil {
-		database.ReplicaURL = s.servingURL(s.replica.databaseURL(name))
-		replicas.Store(database.URL, database.ReplicaURL)
+		d.ReplicaURL = s.servingURL(s.replica.url, d.name)
+		replicas.Store(d.URL, d.ReplicaURL)
 	}
-	if engine, _ := CurrentEngine(); engine == PgBouncer { // findServer has returned its error
-		dir, err := pgBouncer()
-		if err != nil {
-			return nil, "", err
-		}
-		database.URL = throughPgBouncer(dir, database.DirectURL)
+	if Is(PgBouncer) {
+		d.URL = throughPgBouncer(pgBouncer(), d.DirectURL)
 	}
-	return database, name, nil
-}
-
-// NewEmpty returns a database without any table; all its URLs are the owner's.
-func NewEmpty(t testing.TB) *Database {
-	t.Helper()
-	s, options := must(t, find), ""
-	if s.cluster != nil {
-		s, options = must(t, emptied), cloneOf(s.emptyTemplate())
-	}
-	database, name, err := create(t.Context(), s, t.Name(), options)
-	check(t, err)
-	s.leaveWith(t, name, database)
-	return database
+	return d
 }
 
 // cloneOf returns the options of CREATE DATABASE for a clone. Copying files is faster than
 // the default, which is meant for large templates.
 func cloneOf(template string) string { return "TEMPLATE " + quote(template) + " STRATEGY file_copy" }
 
-// find finds the server once in this process.
-var find = sync.OnceValues(func() (*server, error) { return findServer(context.Background()) })
-
-// migrated finds the server and makes its template, once in this process. A test with
-// [NewEmpty] needs no template, so it can find out why a migration fails.
-var migrated = sync.OnceValues(func() (*server, error) { return withTemplate(find, (*server).makeTemplate) })
-
-// emptied finds the cluster and makes the template of [NewEmpty], once in this process.
-var emptied = sync.OnceValues(func() (*server, error) { return withTemplate(find, (*server).makeEmpty) })
+// Each of these runs once in this process. A test with [NewEmpty] needs no migrated template, so it
+// can find out why a migration fails.
+var (
+	find     = sync.OnceValue(findServer)
+	migrated = sync.OnceValue(func() *server { return withTemplate((*server).makeMigrated) })
+	emptied  = sync.OnceValue(func() *server { return withTemplate((*server).makeEmpty) }) // on a cluster
+)
 
 // leaseMutex allows one function at a time to use the lease.
 var leaseMutex sync.Mutex
 
-func withTemplate(find func() (*server, error), makeIt func(*server, context.Context) error) (*server, error) {
-	s, err := find()
-	if err != nil {
-		return nil, err
-	}
+func withTemplate(makeIt func(*server, context.Context)) *server {
+	s := find()
 	ctx, cancel := context.WithTimeout(context.Background(), templateTimeout)
 	defer cancel()
 	leaseMutex.Lock()
 	defer leaseMutex.Unlock()
-	return s, s.locked(ctx, func() error { return makeIt(s, ctx) })
-}
-
-func must(t testing.TB, find func() (*server, error)) *server {
-	t.Helper()
-	s, err := find()
-	check(t, err)
+	s.locked(ctx, func() { makeIt(s, ctx) })
 	return s
 }
 
@@ -179,83 +169,70 @@ func check(t testing.TB, err error) {
 }
 
 // create creates a database whose name contains of.
-func create(ctx context.Context, s *server, of, options string) (_ *Database, name string, err error) {
-	name = databaseName(s.prefix, of)
-	if err = s.exec(ctx, "CREATE DATABASE "+quote(name)+" "+options); err == nil && s.cluster != nil {
-		err = s.setDefaults(ctx, name)
-	}
-	if err != nil {
-		return nil, "", err
-	}
-	address := s.databaseURL(name).String()
-	config, err := pgxpool.ParseConfig(address)
-	if err != nil {
-		return nil, "", err
-	}
-	config.MaxConns = maxPoolConns
+func (s *server) create(ctx context.Context, of, options string) *Database {
+	name := databaseName(s.prefix, of)
+	s.exec(ctx, "CREATE DATABASE "+quote(name)+" "+options)
+	var tracer pgx.QueryTracer
+	var parameters map[string]string
 	if s.cluster != nil {
-		maps.Copy(config.ConnConfig.RuntimeParams, ownerParameters)
+		s.setDefaults(ctx, name)
+		parameters = ownerParameters
 	}
-	database := &Database{URL: address, DirectURL: address, OwnerURL: address}
+	address := withDatabase(s.url, name).String()
+	d := &Database{URL: address, DirectURL: address, OwnerURL: address, server: s, name: name}
 	if s.replica != nil {
-		if err := s.replica.await(ctx); err != nil {
-			return nil, "", err
-		}
-		database.ReplicaURL = s.replica.databaseURL(name).String()
-		config.ConnConfig.Tracer = replayTracer{s.replica}
+		must.OK(s.replica.await(ctx))
+		d.ReplicaURL = withDatabase(s.replica.url, name).String()
+		tracer = replayTracer{s.replica}
 	}
-	// not the test's context, which ends before its cleanup
-	database.Pool, err = pgxpool.NewWithConfig(context.Background(), config)
-	return database, name, err
+	d.Pool = openPool(address, maxPoolConns, tracer, parameters)
+	return d
 }
 
 // leave closes the pool of a database. If its tests passed, it drops the database from a
 // foreign server, and from memory. A server that pgtest has started on a disk deletes all its
 // data at once, which is faster. If they failed, it says where the database is.
-func (s *server) leave(name string, database *Database, failed bool, say func(string)) error {
-	database.Pool.Close()
-	switch {
+func (d *Database) leave(failed bool, say func(string)) error {
+	d.Pool.Close()
+	switch s := d.server; {
 	case failed && s.foreign:
-		say("the database of the failed tests, until the next run: " + database.OwnerURL)
+		say("the database of the failed tests, until the next run: " + d.OwnerURL)
 	case failed:
-		say("the database of the failed tests, until the server is idle: " + database.OwnerURL)
+		say("the database of the failed tests, until the server is idle: " + d.OwnerURL)
 	case s.foreign || s.inMemory:
 		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 		defer cancel()
-		return s.drop(ctx, name)
+		statements := []string{"DROP DATABASE " + quote(d.name) + " WITH (FORCE)"}
+		if s.cluster != nil {
+			statements = append(endSessions(d.name), statements...)
+		}
+		return must.Attempt(func() { s.exec(ctx, statements...) })
 	}
 	return nil
 }
 
-// leaveWith leaves the database when its test ends.
-func (s *server) leaveWith(t testing.TB, name string, database *Database) {
-	t.Helper()
-	t.Cleanup(func() {
-		if err := s.leave(name, database, t.Failed(), func(line string) { t.Log("pgtest: " + line) }); err != nil {
-			t.Errorf("pgtest: %v", err)
-		}
-	})
-}
-
 // exec runs statements outside of the lease, each on all nodes of a cluster.
-func (s *server) exec(ctx context.Context, statements ...string) error {
-	return s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return s.everywhere(ctx, conn.Conn(), statements...) })
+func (s *server) exec(ctx context.Context, statements ...string) {
+	conn := must.Get(s.pool.Acquire(ctx))
+	defer conn.Release()
+	s.everywhere(ctx, conn.Conn(), statements...)
 }
 
-// drop drops a database.
-func (s *server) drop(ctx context.Context, name string) error {
-	statements := []string{"DROP DATABASE " + quote(name) + " WITH (FORCE)"}
-	if s.cluster != nil {
-		statements = append(endSessions(name), statements...)
-	}
-	return s.exec(ctx, statements...)
+// withDatabase returns the URL of another database of a server.
+func withDatabase(address *url.URL, name string) *url.URL {
+	other := *address
+	other.Path = "/" + name
+	return &other
 }
 
-// databaseURL returns the URL of another database of the server.
-func (s *server) databaseURL(name string) *url.URL {
-	address := *s.url
-	address.Path = "/" + name
-	return &address
+// withRole returns a URL for another role.
+func withRole(address *url.URL, role, password string) string {
+	other, query := *address, address.Query()
+	query.Del("user")
+	query.Del("password")
+	other.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // libpq does not decode a plus
+	other.User = url.UserPassword(role, password)
+	return other.String()
 }
 
 // servingRole is the role of the servers under test. Only those who can be the owner
@@ -263,15 +240,9 @@ func (s *server) databaseURL(name string) *url.URL {
 func (s *server) servingRole() string     { return s.prefix + "serving" }
 func (s *server) servingPassword() string { return digest("serving " + s.url.String()) }
 
-// servingURL returns the URL of a database for the serving role. The address is that
-// for the owner.
-func (s *server) servingURL(address *url.URL) string {
-	query := address.Query()
-	query.Del("user")
-	query.Del("password")
-	address.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // libpq does not decode a plus
-	address.User = url.UserPassword(s.servingRole(), s.servingPassword())
-	return address.String()
+// servingURL returns the URL of a database of the server, or of its standby, for the serving role.
+func (s *server) servingURL(address *url.URL, name string) string {
+	return withRole(withDatabase(address, name), s.servingRole(), s.servingPassword())
 }
 
 // databaseName returns a unique name that contains the name of the test.

@@ -2,19 +2,14 @@ package pgtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"petstore/internal/localpg"
-	"petstore/internal/pgtest/standby"
 )
 
 const (
@@ -28,78 +23,22 @@ const (
 	syncConns = 4
 )
 
-// Settings of the primary. A standby receives only WAL that the primary has written, so
-// a commit must write it at once. fsync stays off. Every clone of the template forces a
-// checkpoint, which would remove WAL that the standby has not received.
-var primarySettings = map[string]string{
-	"max_connections":    maxConnections,
-	"autovacuum":         "off",
-	"synchronous_commit": "on",
-	"wal_writer_delay":   "10ms",
-	"wal_keep_size":      "512MB",
-}
-
-// Settings of the standby. With the feedback, the primary keeps the row versions that
-// queries on the standby need.
-var standbySettings = map[string]string{
-	"max_connections":      maxConnections,
+// More settings of a primary and its standby. A standby receives only WAL that the primary has
+// written, so a commit must write it at once. fsync stays off. Every clone of the template forces a
+// checkpoint, which would remove WAL that the standby has not received. With the feedback, the
+// primary keeps the row versions that queries on the standby need.
+var replicaSettings = map[string]string{
+	"synchronous_commit":   "on",
+	"wal_writer_delay":     "10ms",
+	"wal_keep_size":        "512MB",
 	"hot_standby_feedback": "on",
-}
-
-// startPair starts a server and its streaming standby from binaries. It returns the two
-// URLs on a line each, and a description.
-func startPair(ctx context.Context, dir string) (addresses, description string, err error) {
-	binaries, err := localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), os.Stderr)
-	if err != nil {
-		return "", "", err
-	}
-	dir, err = serverData(dir)
-	if err != nil {
-		return "", "", err
-	}
-	primary, err := localpg.Start(ctx, localpg.Options{
-		Binaries: binaries, Dir: filepath.Join(dir, "pg"), Detached: true, Settings: primarySettings,
-	})
-	if err != nil {
-		return "", "", err
-	}
-	second, err := localpg.Start(ctx, localpg.Options{
-		Binaries: binaries, Dir: filepath.Join(dir, "standby"), Detached: true, Settings: standbySettings, Copy: standby.Of(primary),
-	})
-	if err != nil {
-		return "", "", errors.Join(err, primary.Stop(ctx))
-	}
-	return primary.URL("postgres") + "\n" + second.URL("postgres"), binaries.String() + " with a streaming standby (private cluster)", nil
-}
-
-// connectReplica prepares the comparison of the positions of both servers.
-func (s *server) connectReplica(address string) error {
-	replica, err := url.Parse(address)
-	if err != nil {
-		return err
-	}
-	s.replica = &replicaServer{url: replica}
-	for pool, address := range map[**pgxpool.Pool]string{&s.replica.primary: s.url.String(), &s.replica.standby: address} {
-		config, err := pgxpool.ParseConfig(address)
-		if err != nil {
-			return err
-		}
-		config.MaxConns = syncConns
-		// not with a context that ends with the search for the server
-		if *pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // replicaServer is the standby of a server, with connections to both.
 type replicaServer struct {
 	url              *url.URL
 	primary, standby *pgxpool.Pool
-
-	mu       sync.Mutex
-	replayed string // a position that the standby has replayed, as pg_lsn
+	replayed         atomic.Value // a position that the standby has replayed, as pg_lsn
 }
 
 // await returns when the standby has replayed everything that is committed now. Then a
@@ -107,22 +46,15 @@ type replicaServer struct {
 func (r *replicaServer) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, replayTimeout, fmt.Errorf("the standby is more than %s behind", replayTimeout))
 	defer cancel()
-	r.mu.Lock()
-	replayed := r.replayed
-	r.mu.Unlock()
 	var position string
-	var done bool
-	err := r.primary.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text, coalesce(pg_current_wal_flush_lsn() <= nullif($1, '')::pg_lsn, false)", replayed).
-		Scan(&position, &done)
-	if err == nil && !done {
+	err := r.primary.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text").Scan(&position)
+	if err == nil && position != r.replayed.Load() {
 		err = awaitReplay(ctx, r.primary, r.standby, position)
 	}
 	if err != nil {
 		return fmt.Errorf("waiting for the standby: %w", err)
 	}
-	r.mu.Lock()
-	r.replayed = position
-	r.mu.Unlock()
+	r.replayed.Store(position)
 	return nil
 }
 
@@ -148,13 +80,6 @@ func ReplicaOf(databaseURL string) string {
 	replica, _ := replicas.Load(databaseURL)
 	address, _ := replica.(string)
 	return address
-}
-
-// databaseURL returns the URL of a database on the standby.
-func (r *replicaServer) databaseURL(name string) *url.URL {
-	address := *r.url
-	address.Path = "/" + name
-	return &address
 }
 
 // replayTracer waits for the standby after each statement outside of a transaction. It is

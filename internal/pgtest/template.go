@@ -5,84 +5,72 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"strings"
 	"time"
 
 	"petstore/internal/postgres"
+	"petstore/internal/tools/must"
 )
 
 // migrationsHash changes with every change of the migrations or of the privileges.
-func migrationsHash(migrations fs.FS) (string, error) {
-	files, err := fs.Glob(migrations, "*")
+func migrationsHash(migrations fs.FS) string {
 	var all strings.Builder
-	for _, file := range files {
-		content, readErr := fs.ReadFile(migrations, file)
-		all.WriteString(file + " " + digest(string(content)) + "\n")
-		err = errors.Join(err, readErr)
+	for _, file := range must.Get(fs.Glob(migrations, "*")) {
+		all.WriteString(file + " " + digest(string(must.Get(fs.ReadFile(migrations, file)))) + "\n")
 	}
 	all.WriteString(postgres.ServingPrivileges())
 	year, week := time.Now().UTC().ISOWeek() // the migrations create partitions for this week and a few more
 	fmt.Fprint(&all, year, week)
-	return digest(all.String())[:16], err
+	return digest(all.String())[:16]
 }
 
-// makeTemplate makes the template if it does not exist, and the serving role. A
-// database of its name that is not finished is of a process that was killed.
-func (s *server) makeTemplate(ctx context.Context) error {
-	if done, err := s.isTemplate(ctx, s.template); err != nil || done {
-		return err
-	}
+// makeMigrated makes the template of [New] if it does not exist, and the serving role.
+func (s *server) makeMigrated(ctx context.Context) {
 	options := ""
 	if s.cluster != nil {
-		if err := s.makeEmpty(ctx); err != nil {
-			return err
-		}
+		s.makeEmpty(ctx)
 		options = cloneOf(s.emptyTemplate())
 	}
-	name := quote(s.template)
-	if err := s.everywhere(ctx, s.lease, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)", "CREATE DATABASE "+name+" "+options); err != nil {
-		return err
-	}
-	if err := s.run(ctx, fmt.Sprintf(`DO $$ BEGIN
+	s.makeTemplate(ctx, s.template, options, func(address *url.URL) {
+		s.run(ctx, fmt.Sprintf(`DO $$ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '%[1]s') THEN
 		CREATE ROLE %[1]s LOGIN PASSWORD '%[2]s';
 	END IF;
-END $$`, s.servingRole(), s.servingPassword())); err != nil {
-		return err
-	}
-	if s.replica != nil {
-		if err := s.run(ctx, "GRANT pg_read_all_stats TO "+s.servingRole()); err != nil {
-			return err
+END $$`, s.servingRole(), s.servingPassword()))
+		if s.replica != nil {
+			s.run(ctx, "GRANT pg_read_all_stats TO "+s.servingRole())
 		}
-	}
-	m, err := postgres.OpenMigrations(ctx, s.databaseURL(s.template).String())
-	if err != nil {
-		return err
-	}
-	if _, err = m.Up(ctx); err == nil && s.cluster != nil {
-		err = s.cluster.distribute(ctx, s.databaseURL(s.template))
-	}
-	if err == nil {
-		err = m.GrantServing(ctx, s.servingRole())
-	}
-	if err := errors.Join(err, m.Close()); err != nil {
-		return err
-	}
-	return s.finish(ctx, s.template)
+		migrate(ctx, address, s.servingRole(), s.cluster != nil)
+	})
 }
 
-// isTemplate reports whether a template is finished.
-func (s *server) isTemplate(ctx context.Context, name string) (is bool, err error) {
-	err = s.lease.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)", name).Scan(&is)
-	return is, err
+// migrate applies all migrations to a database, and grants a role the privileges of a server. It
+// may distribute the tables on a Citus cluster.
+func migrate(ctx context.Context, address *url.URL, role string, distribute bool) {
+	m := must.Get(postgres.OpenMigrations(ctx, address.String()))
+	must.OK(errors.Join(must.Attempt(func() {
+		must.Get(m.Up(ctx))
+		if distribute {
+			distributeTables(ctx, address)
+		}
+		must.OK(m.GrantServing(ctx, role))
+	}), m.Close()))
 }
 
-// finish makes a database a template. A connection to it would keep it from being cloned.
-func (s *server) finish(ctx context.Context, name string) error {
+// makeTemplate makes a template if it does not exist. A database of its name that is not
+// finished is of a process that was killed.
+func (s *server) makeTemplate(ctx context.Context, name, options string, fill func(*url.URL)) {
+	var exists bool
+	must.OK(s.lease.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)", name).Scan(&exists))
+	if exists {
+		return
+	}
+	s.everywhere(ctx, s.lease, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)", "CREATE DATABASE "+quote(name)+" "+options)
+	fill(withDatabase(s.url, name))
 	if s.cluster != nil {
-		if err := s.everywhere(ctx, s.lease, endSessions(name)...); err != nil {
-			return err
-		}
+		s.everywhere(ctx, s.lease, endSessions(name)...)
 	}
-	return s.run(ctx, "ALTER DATABASE "+quote(name)+" IS_TEMPLATE true ALLOW_CONNECTIONS false")
+	// a connection to a database would keep it from being cloned
+	s.run(ctx, "ALTER DATABASE "+quote(name)+" IS_TEMPLATE true ALLOW_CONNECTIONS false")
 }

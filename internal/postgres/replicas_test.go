@@ -254,7 +254,7 @@ func TestReplicaRotation(t *testing.T) {
 func TestOtherServerBehindAddress(t *testing.T) {
 	t.Parallel()
 	pair := pgtest.NewPair(t)
-	behind := pair.AddStandby(nil)
+	behind := pair.AddStandby(pair.Primary)
 	proxy := startProxy(t, pair.Standby.URL)
 	r := openReplicas(t, pair, time.Hour, proxy.url)
 	r.write("1")
@@ -287,7 +287,7 @@ func TestPromotedReplica(t *testing.T) {
 	if _, err := pair.Pool.Exec(t.Context(), "SELECT"); err != nil {
 		t.Fatal(err)
 	}
-	execOn(t, pair.Standby, "UPDATE accounts SET name = 'elsewhere' WHERE id = 1")
+	pair.Standby.Await("WITH changed AS (UPDATE accounts SET name = 'elsewhere' WHERE id = 1 RETURNING true) SELECT true FROM changed")
 	for range 10 {
 		if name, _ := r.read(&position); name != "1" {
 			t.Fatalf("the read returns %q", name)
@@ -297,21 +297,6 @@ func TestPromotedReplica(t *testing.T) {
 		eventually(t, name+" leaves the rotation", func() bool { return !r.replicas.Status(i).InRotation })
 	}
 	r.want(nil, "1", false)
-}
-
-// execOn runs a statement as the owner of the database of a standby.
-func execOn(t *testing.T, s *pgtest.Standby, sql string) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), s.Cluster.URL("petstore"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	// pg_promote returns before the server accepts writes
-	eventually(t, sql, func() bool {
-		_, err := conn.Exec(t.Context(), sql)
-		return err == nil
-	})
 }
 
 // TestSilentReplica: reads do not wait for a replica whose network drops all packets, and
@@ -363,10 +348,13 @@ func TestSilentReplica(t *testing.T) {
 // drops settings, or whose timeline the role may not see. The log has the problems. Replicas of a Citus coordinator are an error.
 func TestUnsuitableReplicas(t *testing.T) {
 	t.Parallel()
-	pair, other := pgtest.NewPair(t), pgtest.NewUnrelatedPair(t)
+	pair := pgtest.NewPair(t)
+	unrelated := pair.Primary.Options()
+	unrelated.Dir = pgtest.Dir(t) // empty, so its system is a new one
+	other := pair.AddStandby(pgtest.StartCluster(t, unrelated))
 	var log lines
 	primary, options := open(t, pair.URL, 8), postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Patience: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{other.Standby.URL, pair.Standby.URL, pgtest.StartPooler(t, pair.Standby.URL).URL}, options)
+	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{other.Cluster.URL("postgres"), pair.Standby.URL, pgtest.StartPooler(t, pair.Standby.URL).URL}, options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
+	"petstore/internal/tools/must"
 )
 
 // Of returns the Copy of [localpg.Options] that makes a new cluster a streaming standby of a running
@@ -32,7 +33,7 @@ func Of(primary *localpg.Cluster) func(context.Context, string) (end func(contex
 		if err != nil {
 			return nil, err
 		}
-		if err := backUp(ctx, primary, conn, dir); err != nil {
+		if err := must.Attempt(func() { backUp(ctx, primary, conn, dir) }); err != nil {
 			return nil, errors.Join(fmt.Errorf("copying the primary: %w", err), conn.Close(context.WithoutCancel(ctx)))
 		}
 		return func(ctx context.Context) { _ = conn.Close(ctx) }, nil // nobody needs it any more
@@ -42,50 +43,32 @@ func Of(primary *localpg.Cluster) func(context.Context, string) (end func(contex
 // Promote makes a standby the primary, and waits for it. pg_promote itself does not wait, because
 // replay would wait for the end of a statement that waits for the end of replay.
 func Promote(ctx context.Context, of *localpg.Cluster) error {
-	const timeout, interval = 30 * time.Second, 5 * time.Millisecond
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the server is still a standby after %s", timeout))
+	const timeout = 30 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, of.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, "SELECT pg_promote(false)"); err != nil {
-		return err
-	}
-	for {
-		var isStandby bool
-		if err := conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&isStandby); err != nil || !isStandby {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(interval):
-		}
-	}
+	return must.Attempt(func() {
+		conn := must.Get(pgx.Connect(ctx, of.URL("postgres")))
+		defer conn.Close(context.WithoutCancel(ctx))
+		must.Get(conn.Exec(ctx, "SELECT pg_promote(false)"))
+		must.Await(ctx, timeout, func() {
+			var isStandby bool
+			must.OK(conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&isStandby))
+			must.Hold(!isStandby, "the server is still a standby")
+		})
+	})
 }
 
-func backUp(ctx context.Context, primary *localpg.Cluster, conn *pgx.Conn, dir string) error {
+func backUp(ctx context.Context, primary *localpg.Cluster, conn *pgx.Conn, dir string) {
 	var label string
 	slot := fmt.Sprintf("backup_%d", conn.PgConn().PID())
-	if _, err := conn.Exec(ctx, "SELECT pg_create_physical_replication_slot($1, true, true), pg_backup_start($1, true)", slot); err != nil {
-		return err
-	}
-	if err := copyData(primary.Data(), dir); err != nil {
-		return err
-	}
-	if err := conn.QueryRow(ctx, "SELECT labelfile FROM pg_backup_stop(false)").Scan(&label); err != nil {
-		return err
-	}
-	settings, err := os.OpenFile(filepath.Join(dir, "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(settings, "primary_conninfo = '%s'\n", strings.ReplaceAll(primary.URL("postgres"), "'", "''"))
-	return errors.Join(err, settings.Close(),
+	must.Get(conn.Exec(ctx, "SELECT pg_create_physical_replication_slot($1, true, true), pg_backup_start($1, true)", slot))
+	copyData(primary.Data(), dir)
+	must.OK(conn.QueryRow(ctx, "SELECT labelfile FROM pg_backup_stop(false)").Scan(&label))
+	settings := must.Get(os.OpenFile(filepath.Join(dir, "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0))
+	_, err := fmt.Fprintf(settings, "primary_conninfo = '%s'\n", strings.ReplaceAll(primary.URL("postgres"), "'", "''"))
+	must.OK(errors.Join(err, settings.Close(),
 		os.WriteFile(filepath.Join(dir, "backup_label"), []byte(label), 0o600),
-		os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o600))
+		os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o600)))
 }
 
 // Files that a base backup leaves out. The standby gets the WAL from its primary.
@@ -97,48 +80,36 @@ var (
 
 // copyData copies the data of a running server, between pg_backup_start and
 // pg_backup_stop. Files may change and vanish meanwhile.
-func copyData(from, to string) error {
-	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+func copyData(from, to string) {
+	must.OK(filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
+		must.OK(err)
+		name := must.Get(filepath.Rel(from, path))
 		switch {
 		case slices.Contains(copiedEmpty, filepath.Dir(name)) && !slices.Contains(copiedInside, name):
 			if entry.IsDir() {
 				return fs.SkipDir
 			}
-			return nil
 		case entry.IsDir():
-			return os.Mkdir(filepath.Join(to, name), 0o700)
-		case slices.Contains(notCopied, name):
-			return nil
-		default:
-			return copyFile(path, filepath.Join(to, name))
+			must.OK(os.Mkdir(filepath.Join(to, name), 0o700))
+		case !slices.Contains(notCopied, name):
+			copyFile(path, filepath.Join(to, name))
 		}
-	})
+		return nil
+	}))
 }
 
 // copyFile copies a file. It copies nothing if the file does not exist.
-func copyFile(from, to string) error {
+func copyFile(from, to string) {
 	source, err := os.Open(from)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return
 	}
-	if err != nil {
-		return err
-	}
+	must.OK(err)
 	defer source.Close()
-	target, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
+	target := must.Get(os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600))
 	_, err = io.Copy(target, source)
-	return errors.Join(err, target.Close())
+	must.OK(errors.Join(err, target.Close()))
 }
