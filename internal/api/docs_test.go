@@ -343,7 +343,7 @@ func TestGuides(t *testing.T) {
 							return strings.Contains(string(report.body), "Seen once without a mistake: an order that was placed but whose response was lost.")
 						})
 					case "concurrency":
-						if got := decode[object](p.as(box.Key.Secret).get("/store/inventory/1").want(200))["quantity"]; fmt.Sprint(got) != "99" {
+						if got := decode[object](p.readingPrimary().as(box.Key.Secret).get("/store/inventory/1").want(200))["quantity"]; fmt.Sprint(got) != "99" {
 							t.Errorf("the stock is %v", got)
 						}
 					}

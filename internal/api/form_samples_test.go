@@ -78,7 +78,7 @@ func TestHostileSamples(t *testing.T) {
 				}
 			}
 			var got []string
-			for _, m := range decode[[]struct{ Message string }](p.get("/messages?limit=200").want(200)) {
+			for _, m := range decode[[]struct{ Message string }](p.readingPrimary().get("/messages?limit=200").want(200)) {
 				got = append(got, m.Message)
 			}
 			want := slices.Sorted(slices.Values(messages))
