@@ -82,49 +82,22 @@ func ReplicaOf(databaseURL string) string {
 	return address
 }
 
-// replayTracer waits for the standby after each statement outside of a transaction. It is
-// for the pool of a test, which writes past the server and gets no consistency token.
+// replayTracer waits for the standby before a connection returns to its pool, which is when a
+// statement or a transaction ends. It is for the pool of a test, which writes past the server and
+// gets no consistency token.
 type replayTracer struct{ replica *replicaServer }
+
+// TraceRelease waits for the standby.
+func (r replayTracer) TraceRelease(*pgxpool.Pool, pgxpool.TraceReleaseData) {
+	if err := r.replica.await(context.Background()); err != nil {
+		say(err.Error()) // the reads of the test will show it
+	}
+}
 
 // TraceQueryStart does nothing.
 func (r replayTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }
 
-// TraceQueryEnd waits for the standby.
-func (r replayTracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryEndData) {
-	r.wait(ctx, conn)
-}
-
-// TraceBatchStart does nothing.
-func (r replayTracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
-	return ctx
-}
-
-// TraceBatchQuery does nothing.
-func (r replayTracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
-// TraceBatchEnd waits for the standby.
-func (r replayTracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, _ pgx.TraceBatchEndData) {
-	r.wait(ctx, conn)
-}
-
-// TraceCopyFromStart does nothing.
-func (r replayTracer) TraceCopyFromStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceCopyFromStartData) context.Context {
-	return ctx
-}
-
-// TraceCopyFromEnd waits for the standby.
-func (r replayTracer) TraceCopyFromEnd(ctx context.Context, conn *pgx.Conn, _ pgx.TraceCopyFromEndData) {
-	r.wait(ctx, conn)
-}
-
-func (r replayTracer) wait(ctx context.Context, conn *pgx.Conn) {
-	const idle = 'I'
-	if conn.IsClosed() || conn.PgConn().TxStatus() != idle {
-		return
-	}
-	if err := r.replica.await(context.WithoutCancel(ctx)); err != nil {
-		say(err.Error()) // the reads of the test will show it
-	}
-}
+// TraceQueryEnd does nothing.
+func (r replayTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
