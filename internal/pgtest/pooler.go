@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -95,54 +96,22 @@ func (d *Database) NewRole(t testing.TB) (role, roleURL string) {
 			t.Error(err)
 		}
 	})
-	query := address.Query()
-	query.Del("user")
-	query.Del("password")
-	address.RawQuery = query.Encode()
-	address.User = url.UserPassword(role, password)
-	return role, address.String()
-}
-
-// pooled is a client of a Pooler.
-type pooled struct {
-	pooler *Pooler
-	client *pgproto3.Backend
-
-	mu      sync.Mutex
-	server  *pgconn.HijackedConn // nil between transactions
-	pending int                  // ReadyForQuery messages that the server still sends
-
-	writing sync.Mutex // held while a message goes to the client
+	return role, withRole(address, role, password)
 }
 
 // serve handles one client until it disconnects.
 func (p *Pooler) serve(conn net.Conn) {
-	c := &pooled{pooler: p, client: pgproto3.NewBackend(conn, conn)}
-	if err := c.start(conn); err != nil {
-		return
-	}
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.server != nil {
-			c.server.Conn.Close()
-		}
-	}()
-	for {
-		message, err := c.client.Receive()
-		if _, over := message.(*pgproto3.Terminate); err != nil || over {
-			return
-		}
-		if err := c.forward(conn, message); err != nil {
-			return
-		}
+	client := pgproto3.NewBackend(conn, conn)
+	err := greet(client, conn)
+	for err == nil {
+		err = p.transact(client)
 	}
 }
 
-// start responds to the startup message as PgBouncer does.
-func (c *pooled) start(conn io.Writer) error {
+// greet responds to the startup message as PgBouncer does.
+func greet(client *pgproto3.Backend, conn io.Writer) error {
 	for {
-		message, err := c.client.ReceiveStartupMessage()
+		message, err := client.ReceiveStartupMessage()
 		if err != nil {
 			return err
 		}
@@ -154,75 +123,61 @@ func (c *pooled) start(conn io.Writer) error {
 		case *pgproto3.StartupMessage:
 			for name := range message.Parameters {
 				if !slices.Contains(poolerParameters, strings.ToLower(name)) {
-					c.client.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "unsupported startup parameter: " + name})
-					return errors.Join(c.client.Flush(), errors.New("refused"))
+					client.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "unsupported startup parameter: " + name})
+					return errors.Join(client.Flush(), errors.New("refused"))
 				}
 			}
-			c.client.Send(&pgproto3.AuthenticationOk{})
+			client.Send(&pgproto3.AuthenticationOk{})
 			for name, value := range map[string]string{"client_encoding": "UTF8", "standard_conforming_strings": "on", "server_version": "15.0", "TimeZone": "UTC"} {
-				c.client.Send(&pgproto3.ParameterStatus{Name: name, Value: value})
+				client.Send(&pgproto3.ParameterStatus{Name: name, Value: value})
 			}
-			c.client.Send(&pgproto3.BackendKeyData{ProcessID: poolerPID, SecretKey: []byte("none")})
-			c.client.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
-			return c.client.Flush()
+			client.Send(&pgproto3.BackendKeyData{ProcessID: poolerPID, SecretKey: []byte("none")})
+			client.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+			return client.Flush()
 		default:
 			return errors.New("the pooler cancels nothing")
 		}
 	}
 }
 
-// forward sends a message of the client to the server, to which it connects before a
-// transaction.
-func (c *pooled) forward(client net.Conn, message pgproto3.FrontendMessage) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.server == nil {
-		server, err := c.pooler.connect()
-		if err != nil {
-			return err
-		}
-		c.server = server
-		go func() {
-			if !c.reply(server) {
-				client.Close()
+// transact runs one transaction of a client on a connection to the server of its own.
+func (p *Pooler) transact(client *pgproto3.Backend) error {
+	message, err := client.Receive()
+	if _, over := message.(*pgproto3.Terminate); err != nil || over {
+		return cmp.Or(err, io.EOF)
+	}
+	server, err := p.connect()
+	if err != nil {
+		return err
+	}
+	defer server.Conn.Close()
+	for ; err == nil; message, err = client.Receive() {
+		server.Frontend.Send(message)
+		switch message.(type) {
+		case *pgproto3.Query, *pgproto3.Sync, *pgproto3.CopyDone, *pgproto3.CopyFail:
+			if ended, err := respond(client, server.Frontend); ended || err != nil {
+				return err
 			}
-		}()
+		}
 	}
-	switch message.(type) {
-	case *pgproto3.Sync, *pgproto3.Query:
-		c.pending++
-	}
-	c.server.Frontend.Send(message)
-	return c.server.Frontend.Flush()
+	return err
 }
 
-// reply sends the server's messages to the client. It returns true when the transaction
-// has ended, and false after an error.
-func (c *pooled) reply(server *pgconn.HijackedConn) bool {
-	defer server.Conn.Close()
+// respond sends messages of the server to the client, up to the one after which the server waits
+// for the client. It reports whether the transaction has ended.
+func respond(client *pgproto3.Backend, server *pgproto3.Frontend) (ended bool, err error) {
+	_ = server.Flush() // after an error there may be a last message
 	for {
-		message, err := server.Frontend.Receive()
+		message, err := server.Receive()
 		if err != nil {
-			return false
+			return false, errors.Join(err, client.Flush())
 		}
-		ready, ended := message.(*pgproto3.ReadyForQuery)
-		if ended {
-			c.mu.Lock()
-			c.pending--
-			if ended = c.pending == 0 && ready.TxStatus == 'I'; ended {
-				c.server = nil // before the client can send the next statement
-			}
-			c.mu.Unlock()
-		}
-		c.writing.Lock() // the next transaction may begin before Flush returns
-		c.client.Send(message)
-		err = c.client.Flush()
-		c.writing.Unlock()
-		if err != nil {
-			return false
-		}
-		if ended {
-			return true
+		client.Send(message)
+		switch message := message.(type) {
+		case *pgproto3.ReadyForQuery:
+			return message.TxStatus == 'I', client.Flush()
+		case *pgproto3.CopyInResponse:
+			return false, client.Flush()
 		}
 	}
 }
