@@ -28,7 +28,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"petstore/internal/docs/docstest"
 	"petstore/internal/pgtest"
 )
 
@@ -48,7 +47,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	eventually(t, "the replica is in rotation", func() bool { return replicaServes.MatchString(read(t, admin+"/metrics")) })
 	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(receiver.Close)
-	for _, url := range []string{receiver.URL, "http://127.0.0.1:" + docstest.FreePort(t)} { // nothing listens on the second one
+	for _, url := range []string{receiver.URL, "http://127.0.0.1:" + pgtest.FreePort(t)} { // nothing listens on the second one
 		post(t, base+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["category.created"]}`, url))
 	}
 	certFile, keyFile := newCertificate(t)

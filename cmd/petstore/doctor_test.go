@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"petstore/internal/docs/docstest"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/selfsigned"
@@ -197,7 +196,7 @@ func TestDoctorReachesWebhooks(t *testing.T) {
 	}
 	receiver.Start()
 	t.Cleanup(receiver.Close)
-	closed := "http://127.0.0.1:" + docstest.FreePort(t)
+	closed := "http://127.0.0.1:" + pgtest.FreePort(t)
 	database := pgtest.New(t)
 	for i, url := range []string{receiver.URL + "/one", receiver.URL + "/two", closed + "/three?secret=hunter2"} {
 		id := fmt.Sprintf("wh_%032d", i)

@@ -304,7 +304,7 @@ func TestListenQuickstart(t *testing.T) {
 	arguments := func(i int) []string { return strings.Fields(strings.TrimPrefix(commands[i][1], "petstore ")) }
 	secret := strings.TrimSpace(must(t, environ, arguments(0)...))
 
-	port := docstest.FreePort(t)
+	port := pgtest.FreePort(t)
 	receiver := filepath.Join(t.TempDir(), "receiver.py")
 	if err := os.WriteFile(receiver, []byte(strings.ReplaceAll(code, "3000", port)), 0o600); err != nil {
 		t.Fatal(err)

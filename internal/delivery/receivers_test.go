@@ -19,6 +19,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/docs/docstest"
+	"petstore/internal/pgtest"
 	"petstore/internal/standardwebhooks"
 )
 
@@ -169,7 +170,7 @@ func (p program) test(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := docstest.FreePort(t)
+	port := pgtest.FreePort(t)
 	lines := p.start(t, p.write(t, port), secret.Reveal())
 	url := "http://localhost:" + port + "/webhooks"
 	if !eventually(t, func() bool { return post(t, url, nil, "") != 0 }) {

@@ -2,7 +2,10 @@ package pgtest
 
 import (
 	"net"
+	"strings"
 	"testing"
+
+	"petstore/internal/tools/freeport"
 )
 
 // ServeTCP listens on this machine until the test ends, handles every connection with
@@ -25,4 +28,12 @@ func ServeTCP(t testing.TB, handle func(net.Conn)) string {
 		}
 	}()
 	return listener.Addr().String()
+}
+
+// FreePort returns a port of this machine that nothing listens on.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	address, err := freeport.Addr(t.Context())
+	check(t, err)
+	return strings.TrimPrefix(address, "127.0.0.1:")
 }

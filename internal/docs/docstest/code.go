@@ -1,12 +1,9 @@
-// Package docstest reads the code of the guides, for tests that run it, and finds ports for it.
+// Package docstest reads the code of the guides, for tests that run it.
 package docstest
 
 import (
-	"math/rand/v2"
-	"net"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -24,9 +21,7 @@ const maxLine = 72
 func Read(t testing.TB, file string) []Block {
 	t.Helper()
 	text, err := os.ReadFile(file) //nolint:gosec // a test names the file
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var all []Block
 	for _, match := range block.FindAllSubmatch(text, -1) {
 		b := Block{string(match[1]), string(match[2]), string(match[3])}
@@ -58,19 +53,9 @@ func Programs(t testing.TB, file string) map[string]string {
 	return programs
 }
 
-// FreePort returns a port that nothing listens on, below those that the system hands out.
-func FreePort(t testing.TB) string {
+func check(t testing.TB, err error) {
 	t.Helper()
-	const first, number = 30_000, 2_768
-	for {
-		port := strconv.Itoa(first + rand.N(number)) //nolint:gosec // any port will do
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "localhost:"+port)
-		if err == nil {
-			listener.Close()
-			return port
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(err)
-		}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

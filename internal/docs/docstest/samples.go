@@ -40,9 +40,7 @@ func HostileForms(t testing.TB) (all []Form) {
 	t.Helper()
 	for i, message := range HostileMessages {
 		body, err := json.Marshal(map[string]string{"message": message})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		escaped := strings.ReplaceAll(string(body), "/", `\/`) // an escape that only JSON and JavaScript have
 		all = append(all, Form{"queueMessage", map[string][]string{"header.Idempotency-Key": {HostileKey + strconv.Itoa(i)}}, escaped})
 	}
@@ -91,13 +89,9 @@ func Requests(t testing.TB, server string, forms []Form) (all []Request) {
 	NeedPrograms(t, "node")
 	get := func(path string) []byte {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
 		if err != nil || response.StatusCode != http.StatusOK {
@@ -112,22 +106,14 @@ func Requests(t testing.TB, server string, forms []Form) (all []Request) {
 	}
 	dir := t.TempDir()
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
 	input, err := json.Marshal(forms)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	command := exec.CommandContext(t.Context(), "node", filepath.Join(dir, "run.js")) //nolint:gosec // a file of the test
 	command.Stdin, command.Stderr = strings.NewReader(string(input)), os.Stderr
 	output, err := command.Output()
-	if err == nil {
-		err = json.Unmarshal(output, &all)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, json.Unmarshal(output, &all))
 	return all
 }
