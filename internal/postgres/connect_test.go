@@ -198,7 +198,7 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
-// TestCloseWithAConnectionInUse: a pool closes even if a connection is in use.
+// TestCloseWithAConnectionInUse: a pool closes soon, even if a connection is in use.
 func TestCloseWithAConnectionInUse(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.NewEmpty(t).URL, 1)
@@ -207,7 +207,11 @@ func TestCloseWithAConnectionInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
+	began := time.Now()
 	pool.Close()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the pool has closed after %s", took)
+	}
 	if err := pool.Ping(t.Context()); !postgres.Unavailable(err) {
 		t.Errorf("on a closed pool: %v", err)
 	}
