@@ -98,16 +98,6 @@ func (d *database) execIn(ctx context.Context, name, sql string) {
 	must.Get(conn.Exec(ctx, sql))
 }
 
-// allowConnections lets clients connect to the database, or prevents it.
-func (d *database) allowConnections(ctx context.Context, allow bool) {
-	d.execIn(ctx, "postgres", fmt.Sprintf("ALTER DATABASE petstore ALLOW_CONNECTIONS %t", allow))
-}
-
-// terminateBackends terminates the backends of the service.
-func (d *database) terminateBackends(ctx context.Context) {
-	d.execIn(ctx, "postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'petstore%'")
-}
-
 // read reads one row on its own connection.
 func (d *database) read(ctx context.Context, sql string, arguments []any, into ...any) {
 	conn := must.Get(pgx.Connect(ctx, d.url()))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -132,10 +133,8 @@ func (s *forkSearch) read(ctx context.Context, how bothPets, preference string) 
 			return
 		}
 		for _, pet := range decode[[]listedPet](resp.check(http.StatusOK)) {
-			for i, id := range forkPets {
-				if pet.ID == id {
-					_, _ = fmt.Sscanf(pet.Name, "version %d", &seen.Versions[i]) // 0 before the first one
-				}
+			if writer := slices.Index(forkPets[:], pet.ID); writer >= 0 {
+				_, _ = fmt.Sscanf(pet.Name, "version %d", &seen.Versions[writer]) // 0 before the first one
 			}
 		}
 		if target = resp.next(); preference != "" {
@@ -150,21 +149,12 @@ func (s *forkSearch) read(ctx context.Context, how bothPets, preference string) 
 // orderOfFeed returns what a reader saw that looked after each event.
 func (s *forkSearch) orderOfFeed(ctx context.Context) (order []sighting) {
 	var now sighting
-	for target := "/events?type=pet.updated&limit=200"; target != ""; {
-		resp := s.api.want(ctx, http.StatusOK, "GET", target, "")
-		events := decode[[]feedEvent](resp)
-		for _, event := range events {
-			var pet listedPet
-			must.OK(json.Unmarshal(event.Data["pet"], &pet))
-			for i, id := range forkPets {
-				if pet.ID == id {
-					_ = must.Get(fmt.Sscanf(pet.Name, "version %d", &now.Versions[i]))
-					order = append(order, now)
-				}
-			}
-		}
-		if target = resp.next(); len(events) == 0 {
-			return order
+	for _, event := range s.api.readFeed(ctx) {
+		var pet listedPet
+		must.OK(json.Unmarshal(event.Data["pet"], &pet))
+		if writer := slices.Index(forkPets[:], pet.ID); writer >= 0 {
+			_ = must.Get(fmt.Sscanf(pet.Name, "version %d", &now.Versions[writer]))
+			order = append(order, now)
 		}
 	}
 	return order

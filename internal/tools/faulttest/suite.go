@@ -27,13 +27,12 @@ const (
 // suite has everything that the rows share: the built program, the installed
 // PostgreSQL, and a template cluster that each row copies.
 type suite struct {
-	stdout    io.Writer
-	exchanges int // of row 51
-	dir       string
-	program   program
-	postgres  localpg.Binaries
-	key       string   // the API key in every copy, of scope admin
-	keys      []string // the keys of the stores: key, and one of each small store
+	stdout   io.Writer
+	dir      string
+	program  program
+	postgres localpg.Binaries
+	key      string   // the API key in every copy, of scope admin
+	keys     []string // the keys of the stores: key, and one of each small store
 }
 
 // newSuite builds the program from the sources in the current folder and creates the
