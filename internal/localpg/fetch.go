@@ -59,7 +59,7 @@ func (f finder) fetch(ctx context.Context) (_ Binaries, err error) {
 			return Binaries{}, err
 		}
 	}
-	home := filepath.Join(f.cache, fmt.Sprintf("postgresql-%s-%s-%s", fetchVersion, runtime.GOOS, runtime.GOARCH))
+	home := filepath.Join(f.cache, fmt.Sprintf("postgresql-%s-%s", fetchVersion, platform()))
 	if _, err := os.Stat(home); errors.Is(err, os.ErrNotExist) {
 		if err := f.fill(ctx, home); err != nil {
 			return Binaries{}, err

@@ -98,10 +98,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	// In /tmp, because the path of a socket has at most 103 bytes. The same one
-	// after a restart.
-	socket := fmt.Sprintf("/tmp/petstore-%.6x", sha256.Sum256([]byte(dir)))
-	c := &Cluster{options: options, lock: lock, socket: socket, endCopy: func(context.Context) {}, done: make(chan struct{})}
+	c := &Cluster{options: options, lock: lock, socket: socketOf(lock), endCopy: func(context.Context) {}, done: make(chan struct{})}
 	defer func() { c.endCopy(context.WithoutCancel(ctx)) }()
 	for _, step := range []func(context.Context) error{c.prepareData, c.makeSocketDir, c.launch} {
 		if err := step(ctx); err != nil {
@@ -116,10 +113,26 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	return c, nil
 }
 
+// socketOf returns the directory of the socket of a cluster. It is in /tmp, because the path of a
+// socket has at most 103 bytes. It is the same after a restart, and moves with the lock: another
+// folder may have the path of the cluster while its server runs.
+func socketOf(lock *os.File) string {
+	name := lock.Name()
+	if info, err := lock.Stat(); err == nil {
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			name = fmt.Sprint(stat.Dev, stat.Ino)
+		}
+	}
+	return fmt.Sprintf("/tmp/petstore-%.6x", sha256.Sum256([]byte(name)))
+}
+
 // URL returns the libpq URL of a database of the cluster.
 func (c *Cluster) URL(database string) string {
-	// the port and sslmode too, because PGPORT and PGSSLMODE would apply otherwise
-	query := url.Values{"host": {c.socket}, "port": {port}, "sslmode": {"disable"}, "user": {superuser}}
+	// all of them, because variables such as PGPORT and PGCHANNELBINDING would apply otherwise
+	query := url.Values{
+		"host": {c.socket}, "port": {port}, "user": {superuser},
+		"sslmode": {"disable"}, "channel_binding": {"disable"}, "target_session_attrs": {"any"}, "options": {""},
+	}
 	return (&url.URL{Scheme: "postgres", Path: "/" + database, RawQuery: query.Encode()}).String()
 }
 

@@ -121,6 +121,28 @@ func TestSecondStartIsRefused(t *testing.T) {
 	}
 }
 
+// TestMovedFolder: a server whose folder has moved keeps its socket, although another one runs at the
+// path where the folder was.
+func TestMovedFolder(t *testing.T) {
+	t.Parallel()
+	options := options(t, filepath.Join(pgtest.Dir(t), "shop"))
+	moved := start(t, options)
+	if err := os.Rename(options.Dir, options.Dir+"-old"); err != nil {
+		t.Fatal(err)
+	}
+	second := start(t, options)
+	query(t, moved.URL("postgres"), "CREATE TABLE moved AS SELECT 1")
+	if got := query(t, second.URL("postgres"), "SELECT coalesce(to_regclass('moved')::text, 'none')"); got != "none" {
+		t.Errorf("both URLs lead to the same server: %s", got)
+	}
+	if err := moved.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := query(t, second.URL("postgres"), "SELECT 'works'"); got != "works" {
+		t.Errorf("after the end of the moved server, the second one returns %q", got)
+	}
+}
+
 // TestKilledOwner kills a process alone, and another one with its server. The next start has the data.
 func TestKilledOwner(t *testing.T) {
 	t.Parallel()
@@ -310,7 +332,8 @@ func child(t *testing.T, dir string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), program)
-	cmd.Env = append(os.Environ(), childDir+"="+dir)
+	// As for another server. They must not apply to the cluster.
+	cmd.Env = append(os.Environ(), childDir+"="+dir, "PGCHANNELBINDING=require", "PGTARGETSESSIONATTRS=standby", "PGOPTIONS=-c nothing=1")
 	cmd.Stderr = os.Stderr
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
