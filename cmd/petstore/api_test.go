@@ -237,6 +237,29 @@ func TestSilentBody(t *testing.T) {
 	}
 }
 
+// TestAddressOfDev: a client of the running dev connects to its address, whatever else listens on
+// the addresses of the host of its URL.
+func TestAddressOfDev(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	client := target{url: "http://localhost:1", address: server.Listener.Addr().String()}.client(time.Minute)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost:1/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	for address, want := range map[string]string{"127.0.0.1": "http://localhost:1", "::1": "http://localhost:1", "0.0.0.0": "http://localhost:1", "127.0.0.2": "http://127.0.0.2:1"} {
+		if got := devURL("http", &net.TCPAddr{IP: net.ParseIP(address), Port: 1}); got != want {
+			t.Errorf("the URL of %s is %s, want %s", address, got, want)
+		}
+	}
+}
+
 // TestServerRestarts: a client waits for a server that is away between two requests.
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
@@ -331,7 +354,7 @@ func TestStreamIsReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := newHTTPClient(time.Minute, server.Client().Transport.(*http.Transport).TLSClientConfig.Clone())
+	client, _ := newHTTPClient(time.Minute, server.Client().Transport.(*http.Transport).TLSClientConfig.Clone())
 	response, err := client.Do(request)
 	if err == nil {
 		response.Body.Close()

@@ -30,6 +30,7 @@ var (
 // devServer is a running dev, as other commands find it.
 type devServer struct {
 	URL         string `json:"url"`
+	Address     string `json:"address"` // on which it listens
 	APIKey      string `json:"apiKey"`
 	DatabaseURL string `json:"databaseUrl"`
 	DirectURL   string `json:"directUrl,omitempty"`

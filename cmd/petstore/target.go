@@ -2,10 +2,12 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -21,21 +23,31 @@ const defaultURL = "http://localhost:8080"
 type target struct {
 	url, key string
 	isDev    bool // whether they belong to the running dev
+	// address is the one to connect to, or empty for those of the host of the URL.
+	address string
 	// certificate is trusted besides the authorities of the machine, in PEM.
 	certificate string
 }
 
 // client returns an HTTP client for the server.
 func (t target) client(timeout time.Duration) *http.Client {
-	if t.certificate == "" {
-		return newHTTPClient(timeout, nil)
+	var config *tls.Config
+	if t.certificate != "" {
+		roots, err := x509.SystemCertPool()
+		if err != nil {
+			roots = x509.NewCertPool()
+		}
+		roots.AppendCertsFromPEM([]byte(t.certificate))
+		config = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	roots, err := x509.SystemCertPool()
-	if err != nil {
-		roots = x509.NewCertPool()
+	client, transport := newHTTPClient(timeout, config)
+	if t.address != "" {
+		transport.Proxy = nil
+		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, t.address)
+		}
 	}
-	roots.AppendCertsFromPEM([]byte(t.certificate))
-	return newHTTPClient(timeout, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
+	return client
 }
 
 // urlFlag is the --url of a client command.
@@ -69,7 +81,7 @@ func (p *program) target(cmd *cobra.Command) (target, error) {
 	case err != nil && to.url == "":
 		to.url = defaultURL
 	case err == nil && !isOther:
-		to.url, to.certificate, to.key = dev.URL, dev.Certificate, cmp.Or(to.key, dev.APIKey)
+		to.url, to.address, to.certificate, to.key = dev.URL, dev.Address, dev.Certificate, cmp.Or(to.key, dev.APIKey)
 		to.isDev = to.key == dev.APIKey
 	}
 	if _, err := auth.ParseSecret(to.key); err != nil {
