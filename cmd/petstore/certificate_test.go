@@ -204,7 +204,14 @@ func TestDevHTTPS(t *testing.T) {
 	if err := selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), time.Now().Add(selfsigned.Validity)); err != nil {
 		t.Fatal(err)
 	}
-	if after, err := os.ReadFile(filepath.Join(dir, devCertFile)); err != nil || bytes.Equal(after, before) {
+	after, err := os.ReadFile(filepath.Join(dir, devCertFile))
+	if err != nil || bytes.Equal(after, before) {
 		t.Error("a certificate that ends soon is kept")
+	}
+	if err := selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := os.ReadFile(filepath.Join(dir, devCertFile)); err != nil || bytes.Equal(now, after) {
+		t.Error("a certificate that is not valid yet is kept, as after a correction of the clock")
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/auth"
+	"petstore/internal/delivery"
 	"petstore/internal/docs"
 	"petstore/internal/localpg"
 	"petstore/internal/postgres"
@@ -124,7 +125,7 @@ func (p *program) dev(ctx context.Context, c config, open, https bool) (err erro
 	if err != nil { // not fatal: developers rarely need metrics and profiles
 		log.Warn("metrics and profiles are not available", "error", err)
 	}
-	server := devServer{URL: devURL(c.scheme(), public.Addr()), APIKey: secret.Reveal(), DatabaseURL: c.DatabaseURL, DirectURL: c.DirectURL, Certificate: cert}
+	server := devServer{URL: devURL(c.scheme(), public.Addr()), Address: public.Addr().String(), APIKey: secret.Reveal(), DatabaseURL: c.DatabaseURL, DirectURL: c.DirectURL, Certificate: cert}
 	withdraw, err := publishDev(lock, server)
 	if err != nil {
 		return err
@@ -132,7 +133,7 @@ func (p *program) dev(ctx context.Context, c config, open, https bool) (err erro
 	defer func() { err = errors.Join(err, withdraw()) }()
 	p.printDevWelcome(server, c.TLSCertFile, own)
 	if open {
-		openReference(ctx, server.URL+docs.HomePath, log)
+		openBrowser(ctx, server.URL+docs.HomePath, log)
 	}
 	return serve(ctx, c, log, public, admin)
 }
@@ -161,15 +162,8 @@ func certifyDev(c config, https bool) (with config, cert string, err error) {
 	return c, cert, err
 }
 
-// openReference opens the API reference in the browser, or logs its address.
-func openReference(ctx context.Context, address string, log *slog.Logger) {
-	if err := openBrowser(ctx, address); err != nil {
-		log.Warn("the browser cannot be opened; open the address yourself", "address", address, "error", err)
-	}
-}
-
-// openBrowser opens an address in the user's browser without waiting for it.
-func openBrowser(ctx context.Context, address string) error {
+// openBrowser opens an address in the user's browser without waiting for it, or logs the address.
+func openBrowser(ctx context.Context, address string, log *slog.Logger) {
 	program := "xdg-open"
 	if runtime.GOOS == "darwin" {
 		program = "open"
@@ -177,10 +171,10 @@ func openBrowser(ctx context.Context, address string) error {
 	// The browser may outlive this program.
 	command := exec.CommandContext(context.WithoutCancel(ctx), program, address) //nolint:gosec // two constants, and our own address
 	if err := command.Start(); err != nil {
-		return err
+		log.Warn("the browser cannot be opened; open the address yourself", "address", address, "error", err)
+		return
 	}
 	go func() { _ = command.Wait() }() // the browser reports its own failures
-	return nil
 }
 
 func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster, error) {
@@ -195,7 +189,9 @@ func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster,
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir})
+	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir, Settings: map[string]string{
+		"max_connections": strconv.Itoa(100 + 2*(c.DBMaxConns+delivery.Connections)), // of dev, and of one more process
+	}})
 	if err != nil && ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -269,10 +265,11 @@ func (c config) trusted() (string, error) {
 	return string(text), err
 }
 
-// devURL returns the URL of an address as a user would type it.
+// devURL returns the URL of an address as a user would type it. A program on the other address of
+// localhost, such as [::1], may have the same port, so clients connect to the address itself.
 func devURL(scheme string, addr net.Addr) string {
 	host, port, err := net.SplitHostPort(addr.String())
-	if ip := net.ParseIP(host); err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+	if ip := net.ParseIP(host); err == nil && (host == "127.0.0.1" || host == "::1" || ip.IsUnspecified()) {
 		return scheme + "://localhost:" + port
 	}
 	return scheme + "://" + addr.String()

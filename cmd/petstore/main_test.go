@@ -752,7 +752,7 @@ func TestExitCodes(t *testing.T) {
 func TestDev(t *testing.T) {
 	t.Parallel()
 	dir := pgtest.Dir(t)
-	environ := []string{"PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN")}
+	environ := []string{"PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN"), "PETSTORE_DB_MAX_CONNS=90"} // the default of 15 CPUs
 
 	first := begin(t, dir, environ, "dev")
 	key := keyPattern.FindString(first.expect("API key"))
@@ -763,6 +763,10 @@ func TestDev(t *testing.T) {
 		t.Errorf("GET /pets/1 of the sample data: status %d", got)
 	}
 	created := post(t, base+"/categories", key, `{"name":"kept over a restart"}`)
+
+	if told, _, err := executeIn(t, dir, environ, "", "doctor"); err != nil {
+		t.Errorf("doctor finds a mistake in dev: %v\n%s", err, told)
+	}
 
 	second := begin(t, dir, environ, "dev")
 	second.expect("another petstore dev runs in this folder")

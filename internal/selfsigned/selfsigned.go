@@ -22,10 +22,10 @@ const (
 	renewal  = 7 * 24 * time.Hour // before its end
 )
 
-// Make makes a self-signed certificate for localhost, unless the files have one. It is not the
+// Make makes a self-signed certificate for localhost, unless the files have a valid one. It is not the
 // certificate of an authority, so a program that trusts it trusts only its server.
 func Make(certFile, keyFile string, now time.Time) error {
-	if kept, err := tls.LoadX509KeyPair(certFile, keyFile); err == nil && now.Before(kept.Leaf.NotAfter.Add(-renewal)) {
+	if kept, err := tls.LoadX509KeyPair(certFile, keyFile); err == nil && !now.Before(kept.Leaf.NotBefore) && now.Before(kept.Leaf.NotAfter.Add(-renewal)) {
 		return nil
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
