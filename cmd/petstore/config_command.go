@@ -57,9 +57,18 @@ type setting struct {
 
 // settings returns all variables of a configuration with their effective values.
 func (p *program) settings(c config) []setting {
-	withDev, _ := p.orDev(c) // the same without a dev
-	isDev := withDev.DatabaseURL != c.DatabaseURL
-	c = withDev
+	ofDev := map[string]bool{}
+	if dev, err := p.findDev(); err == nil {
+		if c.DatabaseURL == "" {
+			c.DatabaseURL, c.DirectURL = dev.DatabaseURL, dev.DirectURL
+			ofDev["DATABASE_URL"], ofDev["PETSTORE_DIRECT_URL"] = true, true
+		}
+		if c.URL == "" || c.URL == dev.URL {
+			ofDev["PETSTORE_URL"], ofDev["PETSTORE_API_KEY"] = c.URL == "", c.APIKey == ""
+			c.URL, c.APIKey = dev.URL, cmp.Or(c.APIKey, dev.APIKey)
+		}
+	}
+	c.URL = cmp.Or(c.URL, defaultURL)
 	c.DirectURL = c.directURL()
 	c.GOGC = cmp.Or(c.GOGC, strconv.Itoa(gcPercent))
 	c.GOMEMLIMIT = cmp.Or(c.GOMEMLIMIT, fmt.Sprintf("%dMiB", memoryLimit>>20))
@@ -67,7 +76,7 @@ func (p *program) settings(c config) []setting {
 	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
 		one := setting{Name: field.Tag.Get("env"), Value: redact(field.Tag.Get("env"), textOf(value)), Source: "default"}
 		switch {
-		case isDev && (one.Name == "DATABASE_URL" || one.Name == "PETSTORE_DIRECT_URL"):
+		case ofDev[one.Name]:
 			one.Source = "dev"
 		case p.isSet(one.Name):
 			one.Source = "environment"
@@ -83,7 +92,7 @@ func (p *program) settings(c config) []setting {
 }
 
 // derived are the variables whose default depends on other variables, the machine or the command.
-var derived = []string{"PETSTORE_DIRECT_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_RATE_BURST", "PETSTORE_ACCOUNT_RATE_LIMIT", "PETSTORE_LOG_FORMAT", "GOGC", "GOMEMLIMIT"}
+var derived = []string{"PETSTORE_URL", "PETSTORE_DIRECT_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_RATE_BURST", "PETSTORE_ACCOUNT_RATE_LIMIT", "PETSTORE_LOG_FORMAT", "GOGC", "GOMEMLIMIT"}
 
 // textOf returns a value as one would write it in the environment.
 func textOf(value reflect.Value) string {

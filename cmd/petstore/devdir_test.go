@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +45,21 @@ func TestCommandsFindDev(t *testing.T) {
 	} {
 		if got, err := run(nil, line); err != nil || !strings.Contains(got, want) {
 			t.Errorf("petstore %s: %q, %v; want %s", line, got, err, want)
+		}
+	}
+
+	for environ, want := range map[string][]setting{
+		"": {{"PETSTORE_URL", base, "dev"}, {"PETSTORE_API_KEY", redacted, "dev"}},
+		"PETSTORE_URL=http://127.0.0.1:1": {{"PETSTORE_URL", "http://127.0.0.1:1", "environment"}, {"PETSTORE_API_KEY", "", "default"}},
+	} {
+		var all []setting
+		if got, err := run([]string{environ}, "config --json"); err != nil || json.Unmarshal([]byte(got), &all) != nil {
+			t.Fatal(got, err)
+		}
+		for _, one := range want {
+			if !slices.Contains(all, one) {
+				t.Errorf("with %q, config does not print %v", environ, one)
+			}
 		}
 	}
 

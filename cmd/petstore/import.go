@@ -30,7 +30,7 @@ func (p *program) importCommand() *cobra.Command {
 	inDoubt := []string{"send", "skip"}
 	command := &cobra.Command{
 		Use:   "import FILE...",
-		Short: "Create the resources in files of NDJSON or CSV, or continue to",
+		Short: "Create the resources in files of NDJSON or CSV, or continue an interrupted import",
 		Long: `Import sends each row of the files to the API: ` + orList(names) + `, or an
 archive, as export writes them. Files may be gzipped, and - is stdin. The name of a file
 says which resource it has, such as pets.csv. The server gives new ids. A pet has a

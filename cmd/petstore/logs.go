@@ -72,7 +72,7 @@ all headers and bodies, which browsers open. The record has no secrets.`,
 	flags.StringVar(&o.sandbox, "sandbox", "current", "the id of the sandbox; current is the one of the API key")
 	flags.StringVar(&status, "status", "", "only requests with this status, such as 409, or class, such as 4xx")
 	flags.StringVar(&operation, "operation", "", "only requests of this operation, such as placeOrder")
-	addNumberFlag(command, &o.number, "limit", numberRange{1, exchange.MaxExchanges}, "the number of requests that logs prints first (default 50, with --har all)")
+	addNumberFlag(command, &o.number, "limit", numberRange{1, exchange.MaxExchanges}, "the number of requests that logs prints first; with --har, the default is all")
 	flags.BoolVarP(&o.follow, "follow", "f", false, "then print each request when it ends")
 	flags.BoolVar(&o.har, "har", false, "print an HTTP Archive (HAR 1.2)")
 	flags.BoolVar(&o.json, "json", false, "print each request as one line of JSON")
