@@ -290,12 +290,13 @@ func (w *Worker) drainAll(ctx context.Context) error {
 			}
 		}
 	})
-	if err != nil {
-		w.options.Metrics.ForgetWebhooks()
-	} else {
+	switch {
+	case err == nil:
 		for _, isFailing := range []bool{false, true} {
 			w.options.Metrics.SetDue(isFailing, count[isFailing], oldest[isFailing])
 		}
+	case ctx.Err() == nil: // the worker does not stop
+		w.options.Metrics.ForgetWebhooks()
 	}
 	return err
 }
