@@ -507,7 +507,11 @@ func TestRunsEndWithTheirCalls(t *testing.T) {
 		b.want("[1]", "[2 3 4]", "[6]")
 		leave[6]() // the only call of its run
 		b.wantEnded("[2 3 4]", "[6]")
-		b.wantDone(6, "5 context canceled", "2 context canceled", "4 context canceled", "3 context canceled", "6 context canceled")
+		call(7) // runs the group itself
+		b.wantEnded("[2 3 4]", "[6]")
+		leave[7]()
+		b.wantEnded("[2 3 4]", "[6]", "[7]")
+		b.wantDone(7, "5 context canceled", "2 context canceled", "4 context canceled", "3 context canceled", "6 context canceled", "7 context canceled")
 	})
 }
 

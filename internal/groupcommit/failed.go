@@ -43,12 +43,10 @@ func failure(err error, writes int, waited bool) error {
 	case errors.Is(err, errSpoiled):
 	case !postgres.RolledBack(err):
 		return err
-	case postgres.IsLockTimeout(err):
-		if waited { // they have waited long enough
-			return err
-		}
 	case writes == 1 && postgres.Unavailable(err) && !postgres.LostToAnother(err):
 		return err // no neighbor has caused it
+	case waited && postgres.IsLockTimeout(err): // they have waited long enough
+		return err
 	}
 	return &groupError{err: err}
 }

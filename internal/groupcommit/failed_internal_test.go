@@ -171,7 +171,7 @@ func TestLoneWriteRunsOnce(t *testing.T) {
 	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
 	f := newFixture(t)
 	f.exec(poison)
-	for _, state := range []string{"25006", "53100", "57014", "57P01", "58030"} {
+	for _, state := range []string{"25006", "53100", "55P03", "57014", "57P01", "58030"} {
 		w, times := send("raise "+state), 0
 		decide := w.Decide
 		w.Decide = func(s *State) (Response, error) {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -385,42 +384,6 @@ func TestKeys(t *testing.T) {
 		if !errors.Is(err, step.err) || got.Replayed != step.replayed || string(got.Body) != body {
 			t.Errorf("after %q: %s, replayed %t, %v; want %+v", step.before, got.Body, got.Replayed, err, step)
 		}
-	}
-}
-
-// TestGroupsEndWithTheirDeadline: a group whose connection hangs ends with its context,
-// and a later group does not wait for it.
-func TestGroupsEndWithTheirDeadline(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	tx, err := f.database.Pool.Begin(t.Context())
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if err == nil { // SKIP LOCKED does not skip the lock of a table
-		_, err = tx.Exec(t.Context(), "LOCK TABLE messages IN ACCESS EXCLUSIVE MODE")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	var hanging sync.WaitGroup
-	hanging.Go(func() {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		_, err := f.Do(ctx, one, &Write{Creates: account.Messages, Decide: func(s *State) (Response, error) {
-			s.CreateMessage("hello")
-			return Response{Status: 202}, nil
-		}})
-		if !postgres.Unavailable(err) {
-			t.Errorf("the hanging write: %v", err)
-		}
-	})
-	for range 5 {
-		if _, err := f.Do(t.Context(), one, order(1, 1)); err != nil {
-			t.Errorf("next to a hanging group: %v", err)
-		}
-	}
-	hanging.Wait()
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
 	}
 }
 
