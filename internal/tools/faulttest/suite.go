@@ -182,7 +182,7 @@ func (f *fixture) open(ctx context.Context, extra ...string) *deployment {
 }
 
 // openWith starts a service on a database, with more environment variables. It connects
-// to dbURL, which may name a proxy or several servers.
+// to dbURL, which may name several servers.
 func (f *fixture) openWith(ctx context.Context, db *database, dbURL string, extra ...string) *deployment {
 	api := f.serve(ctx, dbURL, extra...)
 	return &deployment{fixture: f, db: db, api: api, client: api.client}
