@@ -135,10 +135,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener.Lis
 	if err != nil {
 		return err
 	}
-	defer sleep.AtMost(c.closingTime(), func() {
-		replicas.Close()
-		database.Close()
-	})
+	defer sleep.AtMost(c.closingTime(), func() { replicas.Close(); database.Close() })
 	verifier := auth.NewVerifier(db.New(database), db.New(database.Writing()))
 	watchDatabase(metrics, database, replicas, verifier)
 	options := apiOptions(c)
