@@ -39,7 +39,7 @@ func replicaReads(ctx context.Context, f *fixture) string {
 		"replicas served %.0f%% of the reads without lag and %.0f%% after the failover, want at least %.0f%% and %.0f%%",
 		100*without, 100*after, 100*leastShare, 100*leastAfter)
 	p.wantOnly(http.StatusOK, http.StatusCreated, http.StatusNoContent, http.StatusNotFound, http.StatusServiceUnavailable)
-	p.wantWithin(responseLimit)
+	p.wantInTime()
 	return fmt.Sprintf("%d pairs with %d reads, 0 stale, slowest %s; replicas served %.0f%% of the reads without lag, %.0f%% with lag, %.0f%% after the failover; %d walks; writes again %s after the kill; %s",
 		p.done.Load(), p.pages.Load(), round(p.slowest), 100*without, 100*with, 100*after, walks, round(back), p.summary())
 }
@@ -260,5 +260,5 @@ func (f *fixture) formerTimeline(ctx context.Context) {
 	r.awaitWorking(ctx, responseLimit)
 	p := newPairs(r.instances, clients) // the failover lost what only the other standby has
 	p.run(ctx, after)
-	p.wantWithin(responseLimit)
+	p.wantInTime()
 }

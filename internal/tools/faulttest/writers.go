@@ -60,9 +60,9 @@ func (l *ledger) wantOnly(allowed ...int) {
 	}
 }
 
-// wantWithin fails the row if a response took longer.
-func (l *ledger) wantWithin(limit time.Duration) {
-	must.Hold(l.slowest <= limit, "the slowest response took %s, more than %s", round(l.slowest), limit)
+// wantInTime fails the row if a response took longer than [responseLimit].
+func (l *ledger) wantInTime() {
+	must.Hold(l.slowest <= responseLimit, "the slowest response took %s, more than %s", round(l.slowest), responseLimit)
 }
 
 // count returns the number of responses with this status.
