@@ -4,8 +4,8 @@
 // A request adds its exchange to a buffer of the process and goes on. Twenty times a second, one
 // statement writes the buffer for all sandboxes, without waiting for the disk. So a killed process
 // loses a tenth of a second, and a crash of PostgreSQL loses the last 0.6 seconds.
-// If the buffer is full, an exchange is dropped and counted. The record never delays a request
-// and never makes one fail.
+// If the buffer is full, an exchange is dropped and counted. So is one beyond the rate of its payer
+// (package gate). The record never delays a request and never makes one fail.
 package exchange
 
 import "time"

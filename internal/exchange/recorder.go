@@ -59,16 +59,22 @@ func New(database *postgres.DB, hub *feed.Hub, log *slog.Logger, report func(wri
 // Add adds an exchange to the buffer. It drops the exchange if the buffer is full.
 func (r *Recorder) Add(e *Exchange) {
 	err := r.buffer.Take(context.Background(), e.Payer, e.size()) // the resource has no wait
-	r.mu.Lock()
-	if err == nil {
-		r.waiting = append(r.waiting, e)
-	} else {
-		r.dropped[e.Account]++
-	}
-	r.mu.Unlock()
 	if err != nil {
-		r.report(0, 1)
+		r.Drop(e.Account)
+		return
 	}
+	r.mu.Lock()
+	r.waiting = append(r.waiting, e)
+	r.mu.Unlock()
+	r.wake()
+}
+
+// Drop counts an exchange of a sandbox that is not recorded.
+func (r *Recorder) Drop(account int64) {
+	r.mu.Lock()
+	r.dropped[account]++
+	r.mu.Unlock()
+	r.report(0, 1)
 	r.wake()
 }
 
@@ -238,6 +244,9 @@ func (b *batch) split(bySandbox bool) (parts []*batch) {
 		}
 		part.exchanges = append(part.exchanges, e)
 		bytes += e.size()
+	}
+	if !bySandbox && len(b.drops) > 0 {
+		return append(parts, &batch{drops: b.drops})
 	}
 	for account, number := range b.drops {
 		parts = append(parts, &batch{drops: map[int64]int64{account: number}})

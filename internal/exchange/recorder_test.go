@@ -314,6 +314,37 @@ func TestFullBuffer(t *testing.T) {
 	}
 }
 
+// TestDrop: one statement counts the dropped exchanges of all sandboxes. If the log of one is locked, its
+// number waits.
+func TestDrop(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "it has a statement for each sandbox")
+	f := newFixture(t)
+	f.add(1, "/a", 1)
+	f.flush()
+	tx := f.begin(lockLog)
+	for _, account := range []int64{1, 2, 2, 3} { // 3 is gone
+		f.Drop(account)
+	}
+	want := func(statements int, numbers string) {
+		t.Helper()
+		ran := 0
+		f.afterWrite = func() { ran++ }
+		f.flush()
+		var got string
+		if err := f.database.Pool.QueryRow(t.Context(), "SELECT string_agg(account_id || ':' || dropped, ' ' ORDER BY account_id) FROM exchange_logs").Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if got != numbers || ran != statements {
+			t.Errorf("the logs have %s after %d statements, want %s after %d", got, ran, numbers, statements)
+		}
+	}
+	want(1, "1:0 2:2")
+	f.commit(tx)
+	want(1, "1:1 2:2")
+	want(0, "1:1 2:2")
+}
+
 // TestExchangeThatCannotBeStored: one that PostgreSQL rejects is dropped alone.
 func TestExchangeThatCannotBeStored(t *testing.T) {
 	t.Parallel()

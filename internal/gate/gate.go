@@ -124,7 +124,8 @@ type Gate struct {
 	// Limits are the shares and rates of clients.
 	Limits *Limits
 
-	deprecated   map[string]*deprecation // by method and path
+	uncounted    *ratelimit.Limiter[int64] // by payer: requests in records that count against no rate
+	deprecated   map[string]*deprecation   // by method and path
 	compressor   *compressor
 	signingKey   readOnce[[]byte]
 	positions    readOnce[*httpjson.Sealer] // seals the positions of writes and pages
@@ -150,6 +151,7 @@ func New(options Options, api API) (*Gate, error) {
 		api:         api,
 		queries:     db.New(options.DB),
 		Limits:      newLimits(options, api.Locks),
+		uncounted:   ratelimit.New[int64](options.AccountLimit, options.Now),
 		compressor:  newCompressor(),
 		shutDown:    make(chan struct{}),
 		corsHeaders: corsHeaders(options.CORSOrigins),

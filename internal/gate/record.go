@@ -99,6 +99,10 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 	if !identity.IsSandbox() {
 		return
 	}
+	if isCounted := state.isKnown() && state.code != ErrRateLimited.Code; !isCounted && !g.uncounted.Take(identity.Payer(), 1).Taken {
+		g.api.Recorder.Drop(identity.AccountID)
+		return
+	}
 	r := c.Request
 	e := &exchange.Exchange{
 		Account: identity.AccountID, Payer: identity.Payer(), Began: began, Took: took, RequestID: id, APIKeyID: identity.KeyID,

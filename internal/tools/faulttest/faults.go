@@ -93,8 +93,8 @@ var faults = []fault{
 	{50, "commits do not wait for the copy of the WAL", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{50, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
 	{51, "the record is written twice a second", "internal/exchange/recorder.go", "interval = 50 * time.Millisecond", "interval = 500 * time.Millisecond"},
-	{51, "a request waits for a full buffer", "internal/exchange/recorder.go", "\tr.mu.Lock()\n\tif err == nil {\n", "\tfor end := time.Now().Add(time.Second); err != nil && time.Now().Before(end); err = r.buffer.Take(context.Background(), e.Payer, e.size()) {\n\t\ttime.Sleep(10 * time.Millisecond)\n\t}\n\tr.mu.Lock()\n\tif err == nil {\n"},
-	{51, "dropped requests are not counted", "internal/exchange/recorder.go", "r.dropped[e.Account]++", "r.dropped[e.Account] += 0"},
+	{51, "a request waits for a full buffer", "internal/exchange/recorder.go", "\tif err != nil {\n\t\tr.Drop(e.Account)\n", "\tfor end := time.Now().Add(time.Second); err != nil && time.Now().Before(end); err = r.buffer.Take(context.Background(), e.Payer, e.size()) {\n\t\ttime.Sleep(10 * time.Millisecond)\n\t}\n\tif err != nil {\n\t\tr.Drop(e.Account)\n"},
+	{51, "dropped requests are not counted", "internal/exchange/recorder.go", "r.dropped[account]++", "r.dropped[account] += 0"},
 	{53, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
 	{53, "the next page ignores the state of the page before", "internal/gate/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
 	{
