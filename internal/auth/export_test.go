@@ -4,6 +4,7 @@ import "time"
 
 // Limits of key lookups.
 const (
+	CacheSize          = cacheSize
 	MaxHashesPerLookup = maxHashesPerLookup
 	ParallelLookups    = parallelLookups
 	SuspectPace        = suspectPace

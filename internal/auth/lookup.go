@@ -87,8 +87,8 @@ func newLookups(read func(context.Context, []hash) ([]*cachedKey, error)) lookup
 	}
 }
 
-// read reads keys from the database and caches them. It returns nil for a key that
-// does not exist and removes it from the cache. It ignores the cancellation of ctx,
+// read reads keys from the database and caches them, without those that do not exist, for
+// which it returns nil, and those that have ended. It ignores the cancellation of ctx,
 // because canceling a statement would close the connection.
 func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
@@ -124,7 +124,7 @@ func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error
 	}
 	keys := make([]*cachedKey, len(hashes))
 	for i, hash := range hashes { // several may be the same, so no key changes from here on
-		if keys[i] = found[hash]; keys[i] != nil {
+		if keys[i] = found[hash]; keys[i] != nil && !keys[i].hasEnded(loadedAt) {
 			v.cache.Add(hash, keys[i])
 		} else {
 			v.cache.Remove(hash)

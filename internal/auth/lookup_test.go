@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	stores "petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
 )
@@ -337,4 +339,69 @@ func TestForgetDuringALookup(t *testing.T) {
 			t.Errorf("%s: after the key was revoked: %v", what, err)
 		}
 	}
+}
+
+// TestCacheIsShared: a payer that uses more keys than the cache has places for evicts none of another
+// payer. Keys that have ended evict none at all.
+func TestCacheIsShared(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	other := a.another("other")
+	made, err := stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "test", Sample: stores.SampleEmpty, Expiry: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox := &account{t: t, database: a.database, queries: a.queries, id: made.Sandbox.ID}
+	past := a.now.Add(-time.Second)
+	for name, test := range map[string]struct {
+		keys      *account
+		endAt     *time.Time
+		want      error
+		bystander *account
+	}{
+		"keys of a sandbox":    {sandbox, nil, nil, other},
+		"keys that have ended": {a, &past, auth.ErrInvalidKey, a},
+	} {
+		v := a.verifier()
+		kept := test.bystander.issueMany(1, nil)[0]
+		lookupsOf(t, v, kept)
+		const part = 50
+		var group sync.WaitGroup
+		for secrets := range slices.Chunk(test.keys.issueMany(auth.CacheSize+1, test.endAt), part) {
+			group.Go(func() {
+				for _, secret := range secrets {
+					if _, err := v.Verify(t.Context(), secret, nil); !errors.Is(err, test.want) {
+						t.Errorf("%s: verified: %v, want %v", name, err, test.want)
+					}
+				}
+			})
+		}
+		group.Wait()
+		newest := test.keys.issueMany(1, nil)[0]
+		for _, secret := range []string{kept, newest} {
+			first, second := lookupsOf(t, v, secret), lookupsOf(t, v, secret)
+			if isNew := secret == newest; first != 0 && !isNew || second != 0 {
+				t.Errorf("%s: a key (new: %t) is looked up %d times, and then %d times", name, isNew, first, second)
+			}
+		}
+	}
+}
+
+// issueMany issues keys in one statement.
+func (a *account) issueMany(number int, expiresAt *time.Time) (secrets []string) {
+	a.t.Helper()
+	var hashes [][]byte
+	for range number {
+		secret := auth.NewSecret()
+		hash := secret.Hash()
+		secrets, hashes = append(secrets, secret.Reveal()), append(hashes, hash[:])
+	}
+	if _, err := a.database.Pool.Exec(a.t.Context(), `INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at)
+		SELECT $1, 'many', 'read', 'x', unnest($2::bytea[]), $3`, a.id, hashes, expiresAt); err != nil {
+		a.t.Fatal(err)
+	}
+	if _, err := a.database.Pool.Exec(a.t.Context(), "ANALYZE api_keys"); err != nil { // or each lookup reads the whole table
+		a.t.Fatal(err)
+	}
+	return secrets
 }

@@ -6,16 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
 	"petstore/db"
 )
 
 const (
-	// cacheSize is the maximum number of cached keys, about 250 bytes each. Only
-	// existing keys are cached, so guesses do not fill the cache.
-	cacheSize = 10_000
-
 	// A cached key is valid for trustFor after the latest proof that no revocation
 	// was missed (Verifier.Trust). The proof may be 0.3 s old when it arrives
 	// (postgres.Listener). Without a proof, a key is valid for timeToLive after it
@@ -58,7 +52,7 @@ type Verifier struct {
 	queries      *db.Queries
 	writes       *db.Queries
 	now          func() time.Time
-	cache        *lru.Cache[hash, *cachedKey]
+	cache        *keyCache
 	lookups      lookups
 	changes      changes
 	trustedUntil atomic.Pointer[time.Time]
@@ -79,14 +73,12 @@ type cachedKey struct {
 	noted    *atomic.Int64 // when its use was last noted or stored, in Unix nanoseconds
 }
 
+func (k *cachedKey) hasEnded(now time.Time) bool { return k.endsAt != nil && !now.Before(*k.endsAt) }
+
 // NewVerifier returns a Verifier that reads keys with queries and stores their last
 // use with writes.
 func NewVerifier(queries, writes *db.Queries) *Verifier {
-	cache, err := lru.New[hash, *cachedKey](cacheSize)
-	if err != nil {
-		panic(err) // the size is not positive
-	}
-	v := &Verifier{queries: queries, writes: writes, now: time.Now, cache: cache}
+	v := &Verifier{queries: queries, writes: writes, now: time.Now, cache: newKeyCache()}
 	v.lookups = newLookups(v.read)
 	v.trustedUntil.Store(&time.Time{})
 	return v
@@ -127,7 +119,7 @@ func (v *Verifier) Verify(ctx context.Context, text string, limit OverLimit) (Id
 		}
 		now = v.now()
 	}
-	if key.endsAt != nil && !now.Before(*key.endsAt) {
+	if key.hasEnded(now) {
 		return Identity{}, ErrInvalidKey
 	}
 	v.note(key, now)
@@ -143,7 +135,7 @@ func (v *Verifier) Remembered(text string) (Identity, bool) {
 	}
 	now := v.now()
 	key, remembered := v.cache.Get(secret.Hash())
-	if !remembered || !v.isFresh(key, now) || key.endsAt != nil && !now.Before(*key.endsAt) {
+	if !remembered || !v.isFresh(key, now) || key.hasEnded(now) {
 		return Identity{}, false
 	}
 	return key.identity, true
