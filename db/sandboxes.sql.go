@@ -104,27 +104,21 @@ func (q *Queries) AccountsOf(ctx context.Context, id int64) ([]int64, error) {
 }
 
 const accountsToSweep = `-- name: AccountsToSweep :many
-SELECT accounts.id
+SELECT DISTINCT ON (coalesce(accounts.parent_id, accounts.id)) accounts.id
 FROM accounts
 WHERE least(accounts.deleted_at, accounts.expires_at) <= now() - interval '1 minute'
   AND NOT EXISTS (SELECT FROM accounts AS child WHERE child.parent_id = accounts.id)
   AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.sample_id = accounts.id)
-  AND accounts.id > $1
-ORDER BY accounts.id
-LIMIT $2
+  AND accounts.id <> ALL ($1::bigint[])
+ORDER BY coalesce(accounts.parent_id, accounts.id), accounts.id
 `
 
-type AccountsToSweepParams struct {
-	AfterID  int64
-	PageSize int32
-}
-
-// Returns accounts whose data is to be deleted: accounts that were deleted and
-// sandboxes that expired at least a minute ago. By then no request of theirs is in
-// progress, so none sees a part of the data. An account comes after its sandboxes and samples,
-// and a sample after its sandboxes: their rows refer to it.
-func (q *Queries) AccountsToSweep(ctx context.Context, arg AccountsToSweepParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, accountsToSweep, arg.AfterID, arg.PageSize)
+// Returns for each payer an account whose data is to be deleted, without those that were tried:
+// accounts that were deleted and sandboxes that expired at least a minute ago. By then no request of
+// theirs is in progress, so none sees a part of the data. An account comes after its sandboxes and
+// samples, and a sample after its sandboxes: their rows refer to it.
+func (q *Queries) AccountsToSweep(ctx context.Context, tried []int64) ([]int64, error) {
+	rows, err := q.db.Query(ctx, accountsToSweep, tried)
 	if err != nil {
 		return nil, err
 	}

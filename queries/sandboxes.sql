@@ -94,18 +94,17 @@ WHERE (id = @id OR parent_id = @id)
 RETURNING id;
 
 -- name: AccountsToSweep :many
--- Returns accounts whose data is to be deleted: accounts that were deleted and
--- sandboxes that expired at least a minute ago. By then no request of theirs is in
--- progress, so none sees a part of the data. An account comes after its sandboxes and samples,
--- and a sample after its sandboxes: their rows refer to it.
-SELECT accounts.id
+-- Returns for each payer an account whose data is to be deleted, without those that were tried:
+-- accounts that were deleted and sandboxes that expired at least a minute ago. By then no request of
+-- theirs is in progress, so none sees a part of the data. An account comes after its sandboxes and
+-- samples, and a sample after its sandboxes: their rows refer to it.
+SELECT DISTINCT ON (coalesce(accounts.parent_id, accounts.id)) accounts.id
 FROM accounts
 WHERE least(accounts.deleted_at, accounts.expires_at) <= now() - interval '1 minute'
   AND NOT EXISTS (SELECT FROM accounts AS child WHERE child.parent_id = accounts.id)
   AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.sample_id = accounts.id)
-  AND accounts.id > @after_id
-ORDER BY accounts.id
-LIMIT @page_size;
+  AND accounts.id <> ALL (@tried::bigint[])
+ORDER BY coalesce(accounts.parent_id, accounts.id), accounts.id;
 
 -- name: StoreTryLockSweep :one
 -- Locks the sweep of an account until the transaction ends. Returns false if another

@@ -31,14 +31,20 @@ type fixture struct {
 
 // statementLog counts the rows that each statement has deleted.
 type statementLog struct {
-	mu      sync.Mutex
-	deleted []int64
-	batches int // transactions
+	mu        sync.Mutex
+	deleted   []int64
+	batches   int   // transactions
+	forgotten []any // ids of accounts
 }
 
 type statementKey struct{}
 
 func (l *statementLog) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, "-- name: AccountForget ") {
+		l.mu.Lock()
+		l.forgotten = append(l.forgotten, data.Args[len(data.Args)-1])
+		l.mu.Unlock()
+	}
 	return context.WithValue(ctx, statementKey{}, data.SQL)
 }
 
@@ -310,6 +316,28 @@ func TestSweepOfAParent(t *testing.T) {
 	f.wantGone(ids...)
 	if rows := f.rows(other); rows["accounts"] != 1 {
 		t.Errorf("another account has %v", rows)
+	}
+}
+
+// TestSweepTakesTurns: the sandbox of an account does not wait for all sandboxes of another.
+func TestSweepTakesTurns(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var ids []any
+	for _, parent := range []int64{f.id, f.id, f.id, f.ensure("other")} {
+		id, err := f.sandbox(parent, account.SampleEmpty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.remove(id); err != nil {
+			t.Fatal(err)
+		}
+		f.age(id)
+		ids = append(ids, id)
+	}
+	f.sweep()
+	if diff := cmp.Diff([]any{ids[0], ids[3], ids[1], ids[2]}, f.log.forgotten); diff != "" {
+		t.Errorf("the order of the sweep (-want +got):\n%s", diff)
 	}
 }
 

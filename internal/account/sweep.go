@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// sweepPage is the maximum number of accounts that one statement finds.
-	sweepPage = 100
 	// sweepBatch is the maximum number of rows that one transaction deletes.
 	sweepBatch = 1000
 	// sweepTurn is the time after which an account with more rows lets the others have a turn.
@@ -30,9 +28,9 @@ var ErrBusy = errors.New("account: another process deletes rows of the account")
 // Sweep deletes the data of accounts that were deleted, and of sandboxes that expired, at
 // least a minute ago. It ends when there is none or ctx ends. It deletes at most 1000
 // rows in a transaction and pauses as long as that took, so that other accounts notice
-// little. The accounts take turns. Several processes may sweep at the same time. One of them
-// at a time deletes rows of an account, and the others go on with other accounts. An error
-// with one account does not keep the others. Sweep returns at most 10 errors.
+// little. The payers take turns, and so do the accounts of each. Several processes may sweep at the
+// same time. One of them at a time deletes rows of an account, and the others go on with other
+// accounts. An error with one account does not keep the others. Sweep returns at most 10 errors.
 func Sweep(ctx context.Context, database *postgres.DB) error {
 	for {
 		swept, err := sweepOnce(ctx, database, sweepTurn)
@@ -43,17 +41,21 @@ func Sweep(ctx context.Context, database *postgres.DB) error {
 }
 
 // sweepOnce tries to sweep every ended account once, each for a turn, and returns how many it
-// swept. Accounts with sandboxes wait for the next time.
+// swept. In each round, it tries one of each payer. So the many sandboxes of one do not delay those of
+// another, which have ended meanwhile.
 func sweepOnce(ctx context.Context, database *postgres.DB, turn time.Duration) (swept int, err error) {
 	var failures []error
-	var last int64
+	tried := []int64{} // not nil, which is NULL
 	for {
-		ids, err := db.New(database).AccountsToSweep(ctx, db.AccountsToSweepParams{AfterID: last, PageSize: sweepPage})
+		ids, err := db.New(database).AccountsToSweep(ctx, tried)
 		if err != nil {
 			return swept, errors.Join(append(failures, fmt.Errorf("account: looking for accounts to delete: %w", err))...)
 		}
+		if len(ids) == 0 {
+			return swept, errors.Join(failures...)
+		}
 		for _, id := range ids {
-			last = id
+			tried = append(tried, id)
 			switch err := sweepAccount(ctx, database, id, turn); {
 			case err == nil:
 				swept++
@@ -63,9 +65,6 @@ func sweepOnce(ctx context.Context, database *postgres.DB, turn time.Duration) (
 			if ctx.Err() != nil {
 				return swept, errors.Join(failures...)
 			}
-		}
-		if len(ids) < sweepPage {
-			return swept, errors.Join(failures...)
 		}
 	}
 }
