@@ -63,7 +63,7 @@ func TestShardMovesUnderLoad(t *testing.T) {
 	p := startAlone(t)
 	tenants := make([]tenant, accounts)
 	for i := range tenants {
-		tenants[i] = p.tenant(fmt.Sprint("moved ", i))
+		tenants[i] = p.tenant(fmt.Sprint("moved-", i))
 	}
 	load := &moveLoad{placed: map[int64][]int64{}}
 	done := make(chan struct{})
