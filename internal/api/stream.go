@@ -61,7 +61,7 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 	if err != nil {
 		return err
 	}
-	if first.Text == "" && q.After != nil {
+	if first.Text == nil && q.After != nil {
 		first.Last = q.After.String()
 	}
 	first.AtOnce = q.Latest

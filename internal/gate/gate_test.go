@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -119,7 +120,7 @@ func TestBugsInStreams(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := get(t, func(g *gate.Gate, c *gin.Context) error {
-				return g.Stream(c, gate.Watched{}, gate.Part{Text: "data: first\n\n", More: true}, func(context.Context) (gate.Part, error) {
+				return g.Stream(c, gate.Watched{}, gate.Part{Text: []byte("data: first\n\n"), More: true}, func(context.Context) (gate.Part, error) {
 					return gate.Part{}, test.read()
 				})
 			})
@@ -127,5 +128,25 @@ func TestBugsInStreams(t *testing.T) {
 				t.Errorf("the response is %+v", got)
 			}
 		})
+	}
+}
+
+// TestAddingEvents: the memory for the events of a part grows with their size, not with its square.
+func TestAddingEvents(t *testing.T) { //nolint:paralleltest // it measures the memory of all tests
+	const events, size, most = 50, 16 << 10, 10
+	allocated := func() uint64 {
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.TotalAlloc
+	}
+	var part gate.Part
+	value, before := strings.Repeat("x", size), allocated()
+	for range events {
+		if err := part.Add("id", "kind", value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if used := allocated() - before; used > most*events*size {
+		t.Errorf("%d events of %d bytes need %d bytes", events, size, used)
 	}
 }

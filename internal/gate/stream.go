@@ -35,7 +35,7 @@ const (
 
 // Part has the events that a stream sends at a time.
 type Part struct {
-	Text   string // events
+	Text   []byte // events
 	Last   string // the id of the last event that the client has; "": it is the one of the part before
 	UpTo   string // the id up to which the client has all events; "": it need not know
 	AtOnce bool   // whether the client must know UpTo at once, so that it does not begin at a later one again
@@ -47,7 +47,7 @@ type Part struct {
 // Add adds an event.
 func (p *Part) Add(id, kind string, value any) error {
 	data, err := httpjson.Encode(value)
-	p.Text += fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", id, kind, data)
+	p.Text = fmt.Appendf(p.Text, "id: %s\nevent: %s\ndata: %s\n\n", id, kind, data)
 	p.Last = id
 	return err
 }
@@ -110,11 +110,11 @@ func (s *stream) run(part Part, read func(context.Context) (Part, error)) {
 		s.sendID(part.UpTo)
 	}
 	for {
-		if part.Text != "" {
-			if s.send(part.Text); s.state.injected.closes() {
+		if part.Text != nil {
+			if s.send(string(part.Text)); s.state.injected.closes() {
 				s.err = errConnectionClosed
 			}
-			part.Text = "" // it may be large, and a stream may be silent for long
+			part.Text = nil // it may be large, and a stream may be silent for long
 		}
 		s.lastID = cmp.Or(part.Last, s.lastID)
 		if !s.awaitMore(part) {
