@@ -142,22 +142,6 @@ func (p *Pool[Payer]) Take(ctx context.Context, payer Payer, weight int64) error
 	return p.await(ctx, payer, waiting)
 }
 
-// TryTake takes a part if it is free, and reports whether. After a failure, the caller tries again
-// itself: unlike [Pool.Take], TryTake does not ask others to come later.
-func (p *Pool[Payer]) TryTake(payer Payer, weight int64) bool {
-	if p == nil || weight == 0 {
-		return true
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.holds.add(p.used, time.Now())
-	if p.check(payer, weight) != nil || len(p.turns) > 0 {
-		return false
-	}
-	p.grant(payer, weight)
-	return true
-}
-
 // IsContended reports whether a request waits for its part.
 func (p *Pool[Payer]) IsContended() bool {
 	if p == nil {

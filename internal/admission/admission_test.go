@@ -232,41 +232,6 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestTryTake: a try gets a part that is free, and never one that others wait for. A failed try does
-// not let others wait longer.
-func TestTryTake(t *testing.T) {
-	t.Parallel()
-	pool := admission.New[string](admission.Resource{Total: 2, Share: 1})
-	if !pool.TryTake("a", 1) {
-		t.Error("the first part is not free")
-	}
-	for range 100_000 {
-		if pool.TryTake("a", 1) {
-			t.Fatal("a payer has more than its share")
-		}
-	}
-	refused, is := errors.AsType[*admission.RefusedError](pool.Take(t.Context(), "a", 1))
-	if !is || refused.RetryAfter > admission.MaxRetryAfter/2 {
-		t.Errorf("after failed tries, the error is %#v", refused)
-	}
-	pool.Give("a", 1)
-	if !pool.TryTake("a", 1) {
-		t.Error("a part that was given back is not free")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		queue := admission.New[string](admission.Resource{Total: 2, Share: 2, Wait: admission.Forever})
-		if !queue.TryTake("a", 1) {
-			t.Error("the first part is not free")
-		}
-		go func() { _ = queue.Take(t.Context(), "b", 2) }()
-		synctest.Wait()
-		if queue.TryTake("c", 1) {
-			t.Error("a try comes before a request that waits")
-		}
-		queue.Give("a", 1)
-	})
-}
-
 // TestRetryAfter lets 140 clients of one payer take the only place, each for 350 ms, as new
 // sandboxes of an account do. Clients that are refused come again when the error says, rounded
 // up to seconds as in Retry-After. All must succeed with eight retries, and so must a client of

@@ -65,6 +65,9 @@ var (
 	// connections that such transactions may have ([petstore/internal/postgres.DB.LockWaits]).
 	// A payer has two, so that one that waits does not stop its others.
 	Locks = Resource{Name: "transactions that wait for locks", Least: 2, Wait: Forever}
+	// Looks are reads of requests that wait and of streams, each time that something may have changed.
+	// Their total is as that of Locks. Those that wait for the same share a read.
+	Looks = Resource{Name: "reads of requests that wait, and of streams", Least: 2, Wait: Forever}
 	// Loads are transactions that write many rows: new sandboxes and samples, resets and replays.
 	Loads = Resource{Name: "new sandboxes and samples, resets and replays", Total: 2, Share: 1, Wait: 3 * time.Second}
 	// FastWebhooks and SlowWebhooks are webhooks to which the worker delivers at a time. Slow
@@ -82,7 +85,7 @@ var (
 // Resources lists all resources, as decision 8 does.
 func Resources() []Resource {
 	return []Resource{
-		Requests, Bodies, BodyBytes, PageBytes, Streams, LongPolls, Delays, Exchanges, Counts, Locks, Loads,
+		Requests, Bodies, BodyBytes, PageBytes, Streams, LongPolls, Delays, Exchanges, Counts, Locks, Looks, Loads,
 		FastWebhooks, SlowWebhooks, DeliveryTransactions, Dispatches, Settlements,
 	}
 }

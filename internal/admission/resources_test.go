@@ -18,7 +18,7 @@ func TestResources(t *testing.T) {
 	}
 	for _, r := range admission.Resources() {
 		total, share := amount(r.Name, r.Total), amount(r.Name, r.OfOnePayer())
-		if r.Total == 0 { // newLimits sets it
+		if r.Total == 0 { // the server sets it
 			total, share = "half of the connections for writes", "a quarter, at least 2"
 		}
 		wait := "none"

@@ -40,9 +40,9 @@ type turnstile struct {
 	ended         []error
 }
 
-// newTurnstile starts a server that holds the statements of queries with these
-// names.
-func newTurnstile(t *testing.T, names string) *turnstile {
+// newTurnstile starts a server with changed options that holds the statements of queries with
+// these names.
+func newTurnstile(t *testing.T, names string, changes ...func(*api.Options)) *turnstile {
 	t.Helper()
 	const maxConns, maxStatements = 16, 1000
 	s := &turnstile{
@@ -59,7 +59,12 @@ func newTurnstile(t *testing.T, names string) *turnstile {
 	}
 	t.Cleanup(pool.Close)
 	t.Cleanup(s.pass)
-	s.petstore = s.with(func(o *api.Options) { o.DB, o.Metrics = pool, s.metrics })
+	s.petstore = s.with(func(o *api.Options) {
+		o.DB, o.Metrics = pool, s.metrics
+		for _, change := range changes {
+			change(o)
+		}
+	})
 	return s
 }
 

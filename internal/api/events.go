@@ -17,13 +17,9 @@ import (
 	"petstore/internal/postgres"
 )
 
-const (
-	// eventsPerToken is the number of events, looked through, that count as one request.
-	eventsPerToken = 1000
-	// windowCost is the cost of a page that may look through all of its window. A request
-	// that waits, and a stream, pay it before they read on.
-	windowCost = feed.Window / eventsPerToken
-)
+// windowCost is the cost of a page that may look through all of its window. A request that
+// waits, and a stream, pay it before they read on.
+const windowCost = feed.Window / rowsPerToken
 
 // apiEvent is the Event schema of the spec.
 type apiEvent = event.Representation
@@ -45,16 +41,17 @@ func (s *Server) listEvents(c *gin.Context) error {
 	if httpjson.Prefers(c.Request.Header, gate.StreamType) {
 		return s.streamEvents(c, query)
 	}
-	page, err := s.readFeed(c.Request.Context(), gate.Caller(c), query, 0)
+	r, err := s.beginFeed(c, query)
 	if err != nil {
 		return err
 	}
 	wait := gate.PreferredWait(c)
 	if wait > 0 {
-		if page, err = s.awaitEvents(c, query, page, wait); err != nil {
+		if err := s.awaitEvents(c, r, wait); err != nil {
 			return err
 		}
 	}
+	page := &r.page
 	items, count, err := encodeItems(page.Events, func(e apiEvent) apiEvent { return e })
 	if err != nil {
 		return err
@@ -117,14 +114,49 @@ func readFeedQuery(c *gin.Context) (*feed.Query, error) {
 	return q, nil
 }
 
-// readFeed reads a page of the feed, and charges the caller for the events that it has
-// looked through, except what it has paid before. A replica may not have the account or the
-// event of the cursor yet, so the primary decides whether they are gone.
-func (s *Server) readFeed(ctx context.Context, identity auth.Identity, q *feed.Query, paid int) (feed.Page, error) {
+// feedReading is the reading of the feed by a request, page by page.
+type feedReading struct {
+	server *Server
+	query  *feed.Query // of the first page
+	page   feed.Page   // the last one
+	meter  *meter
+}
+
+// beginFeed reads the first page of a query. A replica may not have the account or the event of
+// the cursor yet, so the primary decides whether they are gone.
+func (s *Server) beginFeed(c *gin.Context, q *feed.Query) (*feedReading, error) {
+	ctx, r := c.Request.Context(), &feedReading{server: s, query: q, meter: s.newMeter(c)}
 	page, err := s.feedPages.Do(ctx, q.Key(), q)
 	if _, expired := errors.AsType[*feed.ExpiredError](err); (expired || errors.Is(err, pgx.ErrNoRows)) && postgres.ReaderOf(ctx) != nil {
 		page, err = feed.Find(ctx, s.queries, q)
 	}
-	s.gate.Limits.Charge(identity, int(page.Looked/eventsPerToken)-paid)
-	return page, orNotFound(err, gate.ErrInvalidAPIKey) // without rows, the account is deleted
+	return r, r.add(page, 0, err)
+}
+
+// next reads the page after the last one, for a request that waits.
+func (r *feedReading) next(ctx context.Context) error {
+	q := r.query.From(r.page.Next)
+	page, err := look(ctx, r.server, lookKey{r.meter.caller.Payer(), q.Key()}, func(ctx context.Context) (feed.Page, error) {
+		return feed.Find(ctx, r.server.queries, q)
+	})
+	return r.add(page, r.cost(), err)
+}
+
+// add adds a page, and charges the caller for the events that it has looked through, except what
+// it has paid before.
+func (r *feedReading) add(page feed.Page, paid int, err error) error {
+	if err != nil {
+		return orNotFound(err, gate.ErrInvalidAPIKey) // without rows, the account is deleted
+	}
+	r.page = page
+	r.meter.add(page.Looked-int64(paid)*rowsPerToken, page.More)
+	return nil
+}
+
+// cost returns the cost of the next page; 0: the caller does not pay it before.
+func (r *feedReading) cost() int {
+	if !r.page.More || r.page.Looked < rowsPerToken {
+		return 0
+	}
+	return windowCost
 }

@@ -209,6 +209,42 @@ func TestWorkIsCharged(t *testing.T) {
 	limited.get("/pets").want(200).wantLimit(policy, `"key";r=36;t=4`) // 2 for the events, which are pending
 }
 
+// TestCatchingUpIsCharged: a stream that catches up costs a token for each 1,000 events, and pauses while
+// its key owes one. After that, it follows live events for nothing.
+func TestCatchingUpIsCharged(t *testing.T) {
+	t.Parallel()
+	const events, burst, page, live = 10_000, 5, 50, 30
+	const policy = `"key";q=5;w=300`
+	p := start(t)
+	account := p.accountID()
+	p.addEvents(account, events, "pet.created")
+	limited, clock := p.limited(ratelimit.Limit{PerMinute: 1, Burst: burst}, ratelimit.Limit{})
+	stream := limited.stream("/events")
+	read := func(number int) {
+		for range number {
+			if _, ok := stream.next(); !ok {
+				t.Fatal("the stream ends")
+			}
+		}
+	}
+	read(burst * 1000) // one token is for the request, so that it owes one now
+	clock.move(10 * time.Second)
+	wantLine(t, stream, ":")
+	for left := events - burst*1000; left > 0; left -= 1000 {
+		clock.move(time.Minute)
+		read(1000)
+	}
+	limited.get("/pets").wantLimited("110") // it owes the last one
+	clock.move(10 * time.Minute)
+	for range live {
+		limited.waits(1)
+		p.addEvents(account, page, "pet.created")
+		limited.server.Announce(account)
+		read(page)
+	}
+	limited.get("/pets").want(200).wantLimit(policy, `"key";r=4;t=60`)
+}
+
 // TestUsedUpFaults checks that one statement counts a request for all rules that are used up.
 func TestUsedUpFaults(t *testing.T) {
 	t.Parallel()

@@ -178,17 +178,18 @@ func (s *Server) findRecord(c *gin.Context, params *httpjson.Params, q *exchange
 	if err := params.Err(); err != nil || !q.latest {
 		return err
 	}
-	q.after.number, err = endOfRecord(c.Request.Context(), s.queries, q.account)
+	log, err := boundsOfRecord(c.Request.Context(), s.queries, q.account)
+	q.after.number = log.LastNumber
 	return err
 }
 
-// endOfRecord returns the number of the newest request of a sandbox; 0: it has none.
-func endOfRecord(ctx context.Context, queries *db.Queries, account int64) (int64, error) {
+// boundsOfRecord returns the numbers of the oldest and the newest request of a sandbox; 0: it has none.
+func boundsOfRecord(ctx context.Context, queries *db.Queries, account int64) (db.ExchangeLogGetRow, error) {
 	log, err := queries.ExchangeLogGet(ctx, account)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil
+		err = nil
 	}
-	return log.LastNumber, err
+	return log, err
 }
 
 // exchangeEnds returns the numbers of the newest requests of sandboxes.
@@ -294,30 +295,64 @@ func (q *exchangeQuery) next(after int64, most int32) db.ExchangesAfterParams {
 	}
 }
 
+// laterRequests are the oldest requests after a number that match.
+type laterRequests struct {
+	rows   []db.ExchangesAfterRow
+	more   bool  // whether more may follow
+	last   int64 // the number up to which the query has looked through the record
+	looked int64 // how many requests it has looked through
+}
+
+// findLater reads requests of a sandbox, from the end on if a crash of the database has lost the newest
+// ones, whose numbers return.
+func findLater(ctx context.Context, queries *db.Queries, params db.ExchangesAfterParams) (found laterRequests, err error) {
+	log, err := boundsOfRecord(ctx, queries, params.AccountID)
+	if err != nil {
+		return found, err
+	}
+	params.AfterNumber = min(params.AfterNumber, log.LastNumber)
+	found.rows, err = queries.ExchangesAfter(ctx, params)
+	n := len(found.rows)
+	if n > 0 {
+		found.last = found.rows[n-1].Number
+	}
+	if found.more = n == int(params.PageSize); !found.more {
+		found.last = max(found.last, log.LastNumber)
+	}
+	found.looked = found.last - max(params.AfterNumber, log.FirstNumber-1)
+	return found, err
+}
+
+// lookForLater is [findLater] for a request that waits.
+func (s *Server) lookForLater(ctx context.Context, m *meter, params db.ExchangesAfterParams) (laterRequests, error) {
+	return look(ctx, s, lookKey{m.caller.Payer(), params}, func(ctx context.Context) (laterRequests, error) {
+		return findLater(ctx, s.queries, params)
+	})
+}
+
 // awaitRequest waits until the record has a request that matches, the time is over or the server
 // shuts down.
 func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Duration) error {
-	from := q.after.number
-	look := func(ctx context.Context, queries *db.Queries) (seen gate.Seen, err error) {
-		if seen.Newest, err = endOfRecord(ctx, queries, q.account); err != nil {
-			return seen, err
+	from, m := q.after.number, s.newMeter(c)
+	see := func(found laterRequests, err error) (gate.Seen, error) {
+		if err == nil && len(found.rows) == 0 {
+			from = found.last // the next look does not read these again
 		}
-		found, err := queries.ExchangesAfter(ctx, q.next(from, 1))
-		if seen.Found = len(found) > 0; err == nil && !seen.Found {
-			from = max(from, seen.Newest) // the next look does not read these again
-		}
-		return seen, err
+		m.add(found.looked, false)
+		return gate.Seen{Newest: found.last, Found: len(found.rows) > 0}, err
 	}
-	seen, err := look(c.Request.Context(), s.reads) // as the page, if it need not wait
+	seen, err := see(findLater(c.Request.Context(), s.reads, q.next(from, 1))) // as the page, if it need not wait
 	if err != nil {
 		return err
 	}
-	return s.gate.Await(c, s.recordOf(q), wait, seen, func(ctx context.Context) (gate.Seen, error) { return look(ctx, s.queries) })
+	return s.gate.Await(c, s.recordOf(q), wait, seen, func(ctx context.Context) (gate.Seen, error) {
+		return see(s.lookForLater(ctx, m, q.next(from, 1)))
+	})
 }
 
 // streamRequests sends the requests of a sandbox as they end.
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
-	at, watched := q.after.number, s.recordOf(q)
+	at, m, watched := q.after.number, s.newMeter(c), s.recordOf(q)
 	wanted := db.SandboxGetParams{ParentID: gate.Caller(c).Payer(), ID: q.account}
 	watched.Check = func(ctx context.Context) error {
 		_, err := s.queries.SandboxGet(ctx, wanted)
@@ -325,21 +360,16 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 	}
 	first := gate.Part{More: true, AtOnce: q.latest, UpTo: exchangeID{q.account, q.after.number}.String()}
 	return s.gate.Stream(c, watched, first, func(ctx context.Context) (part gate.Part, err error) {
-		end, err := endOfRecord(ctx, s.queries, q.account)
+		found, err := s.lookForLater(ctx, m, q.next(at, streamPage))
 		if err != nil {
 			return part, err
 		}
-		at = min(at, end) // a crash of the database may lose the newest requests, whose numbers return
-		rows, err := s.queries.ExchangesAfter(ctx, q.next(at, streamPage))
-		for _, row := range rows {
+		at, part.More, part.Number = found.last, found.more, found.last
+		for _, row := range found.rows {
 			r := recordedRequestFrom(q.account, db.ExchangeListRow(row))
 			err = errors.Join(err, part.Add(r.ID, "request", r))
-			at = row.Number
 		}
-		if part.More = len(rows) == streamPage; !part.More {
-			at = max(at, end) // the filters leave out the others
-		}
-		part.Number = at
+		m.add(found.looked, part.More)
 		return part, err
 	})
 }

@@ -85,6 +85,7 @@ type Server struct {
 	// reads many rows, so no second one starts meanwhile.
 	counts    *sharedRead[string, func(context.Context) (int64, error), int64]
 	feedPages *sharedRead[string, *feed.Query, feed.Page]
+	looks     *sharedRead[lookKey, func(context.Context) (any, error), any]
 	messages  *sharedRead[int64, string, *db.MessageGetManyRow] // by account
 }
 
@@ -113,6 +114,7 @@ func New(options Options) (*Server, error) {
 		page, err := feed.Find(ctx, s.reads, queries[0])
 		return slices.Repeat([]feed.Page{page}, len(queries)), err
 	})
+	s.looks = newLooks(admission.New[int64](admission.Looks.Of(options.DB.LockWaits())))
 	s.messages = newMessageReader(s.reads)
 	spec, err := SpecFor(options.BaseURL)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"petstore/internal/admission"
 	"petstore/internal/coalesce"
 	"petstore/internal/postgres"
 )
@@ -67,6 +68,31 @@ func (s *sharedRead[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out 
 // may run beside it, for all pages together. A pool has 12 connections by default, so
 // a locked table leaves most of them to other requests.
 var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
+
+// lookKey says what requests of a payer wait for. The value must name everything on which what they
+// read depends.
+type lookKey struct {
+	payer int64
+	what  any
+}
+
+// newLooks returns a coalescer of reads of requests that wait. Each takes a place of its payer.
+func newLooks(places *admission.Pool[int64]) *sharedRead[lookKey, func(context.Context) (any, error), any] {
+	return shareReads(sharedReads, withoutEnd, func(ctx context.Context, key lookKey, reads []func(context.Context) (any, error)) ([]any, error) {
+		if err := places.Take(ctx, key.payer, 1); err != nil {
+			return nil, err
+		}
+		defer places.Give(key.payer, 1)
+		return firstForAll(ctx, "", reads)
+	})
+}
+
+// look reads for a request that waits.
+func look[Out any](ctx context.Context, s *Server, key lookKey, read func(context.Context) (Out, error)) (Out, error) {
+	found, err := s.looks.Do(ctx, key, func(ctx context.Context) (any, error) { return read(ctx) })
+	out, _ := found.(Out)
+	return out, err
+}
 
 // firstForAll calls the first of some functions that all do the same.
 func firstForAll[Out any](ctx context.Context, _ string, functions []func(context.Context) (Out, error)) ([]Out, error) {

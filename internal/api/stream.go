@@ -7,6 +7,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/auth"
 	"petstore/internal/feed"
 	"petstore/internal/gate"
 )
@@ -14,18 +15,34 @@ import (
 // streamPage is the maximum number of events that a stream reads at a time.
 const streamPage = 50
 
-// seenWith says what a request that waits for events has seen with a page.
-func seenWith(page feed.Page) gate.Seen {
-	return gate.Seen{Newest: page.Next.Sequence, More: page.More, Found: len(page.Events) > 0}
+// rowsPerToken is the number of rows, looked through, that count as one request.
+const rowsPerToken = 1000
+
+// meter charges a caller for the rows that a request looks through, page by page.
+type meter struct {
+	limits *gate.Limits
+	caller auth.Identity
+	rest   int64 // rows that are not charged yet
 }
 
-// costAfter returns the cost of the page after one that looked through many events; 0: it
-// costs nothing before it is read.
-func costAfter(page feed.Page) int {
-	if !page.More || page.Looked < eventsPerToken {
-		return 0
+// newMeter returns the meter of a request.
+func (s *Server) newMeter(c *gin.Context) *meter {
+	return &meter{limits: s.gate.Limits, caller: gate.Caller(c)}
+}
+
+// add counts the rows of a page. A rest is forgotten when no more follow, so that a request that
+// follows live changes pays nothing.
+func (m *meter) add(rows int64, more bool) {
+	m.rest += max(0, rows)
+	m.limits.Charge(m.caller, int(m.rest/rowsPerToken))
+	if m.rest %= rowsPerToken; !more {
+		m.rest = 0
 	}
-	return windowCost
+}
+
+// seen returns what a request that waits for events has seen.
+func (r *feedReading) seen() gate.Seen {
+	return gate.Seen{Newest: r.page.Next.Sequence, More: r.page.More, Found: len(r.page.Events) > 0}
 }
 
 // watchedBy returns the feed of the account that sends a request.
@@ -33,31 +50,26 @@ func (s *Server) watchedBy(c *gin.Context) gate.Watched {
 	return gate.Watched{Hub: s.feed, Account: gate.Caller(c).AccountID}
 }
 
-// awaitEvents waits until the feed has events after an empty page, and returns them. It
-// returns an empty page after the time or when the server shuts down.
-func (s *Server) awaitEvents(c *gin.Context, q *feed.Query, page feed.Page, wait time.Duration) (feed.Page, error) {
-	err := s.gate.Await(c, s.watchedBy(c), wait, seenWith(page), func(ctx context.Context) (gate.Seen, error) {
-		cost := costAfter(page)
-		if cost > 0 && !s.gate.Limits.Pay(gate.Caller(c), cost) {
+// awaitEvents waits until the feed has events after an empty page, and reads them. It leaves an
+// empty page after the time or when the server shuts down.
+func (s *Server) awaitEvents(c *gin.Context, r *feedReading, wait time.Duration) error {
+	return s.gate.Await(c, s.watchedBy(c), wait, r.seen(), func(ctx context.Context) (gate.Seen, error) {
+		if cost := r.cost(); cost > 0 && !s.gate.Limits.Pay(gate.Caller(c), cost) {
 			return gate.Seen{Found: true}, nil // the client follows the link when it may again
 		}
-		next, err := s.readFeed(ctx, gate.Caller(c), q.From(page.Next), cost)
-		if err == nil {
-			page = next
-		}
-		return seenWith(page), err
+		err := r.next(ctx)
+		return r.seen(), err
 	})
-	return page, err
 }
 
 // streamEvents sends the events of an account as they happen.
 func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 	q.Limit = streamPage
-	page, err := s.readFeed(c.Request.Context(), gate.Caller(c), q, 0)
+	r, err := s.beginFeed(c, q)
 	if err != nil {
 		return err
 	}
-	first, err := partOf(page)
+	first, err := r.part()
 	if err != nil {
 		return err
 	}
@@ -65,23 +77,21 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 		first.Last = q.After.String()
 	}
 	first.AtOnce = q.Latest
-	page.Events = nil // as the stream may be silent for long
 	return s.gate.Stream(c, s.watchedBy(c), first, func(ctx context.Context) (gate.Part, error) {
-		next, err := s.readFeed(ctx, gate.Caller(c), q.From(page.Next), costAfter(page))
-		if err != nil {
+		if err := r.next(ctx); err != nil {
 			return gate.Part{}, err
 		}
-		page = next
-		page.Events = nil
-		return partOf(next)
+		return r.part()
 	})
 }
 
-// partOf returns the part of a stream that a page of the feed makes.
-func partOf(page feed.Page) (part gate.Part, err error) {
-	part = gate.Part{UpTo: page.Next.String(), Number: page.Next.Sequence, More: page.More, Cost: costAfter(page)}
-	for _, e := range page.Events {
+// part returns the part of a stream that the last page makes. It forgets the events, as the stream
+// may be silent for long.
+func (r *feedReading) part() (part gate.Part, err error) {
+	part = gate.Part{UpTo: r.page.Next.String(), Number: r.page.Next.Sequence, More: r.page.More, Cost: r.cost()}
+	for _, e := range r.page.Events {
 		err = errors.Join(err, part.Add(e.ID, e.Type, e))
 	}
+	r.page.Events = nil
 	return part, err
 }

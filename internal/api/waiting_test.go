@@ -4,6 +4,11 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
+
+	stores "petstore/internal/account"
+	"petstore/internal/api"
+	feedevent "petstore/internal/event"
 )
 
 // TestLockedPetsOfOtherAccounts: another program keeps a pet of each of several accounts
@@ -72,4 +77,85 @@ func TestLockedRecord(t *testing.T) {
 		}
 		return lock.Rollback(t.Context())
 	})
+}
+
+// watchers are streams that read when something changes.
+type watchers struct {
+	*turnstile // holds their reads
+
+	change  func()
+	waiting func() int // the streams that wait for a change
+}
+
+// watch opens streams of the record of a sandbox, or of the feed of an account, and waits until they
+// wait. They have different filters, or the same.
+func watch(t *testing.T, query string, streams int, same bool) *watchers {
+	t.Helper()
+	w := &watchers{turnstile: newTurnstile(t, query, func(o *api.Options) { o.RequestTimeout = time.Second })}
+	id, key := w.sandbox(w.accountID(), stores.SampleEmpty)
+	client, target := w.as(key), func(i int) string { return fmt.Sprint(ownRecord, "?apiKeyId=", 1+i) }
+	w.change, w.waiting = func() { w.recordRequests(id, 1, 1) }, w.server.WaitingForRecords
+	if query == "EventList" {
+		client, target = w.petstore, func(i int) string { return "/events?after=latest&type=" + feedevent.TypeNames()[i] }
+		w.change, w.waiting = func() { w.addEvents(w.accountID(), 1, "store.reset") }, w.server.WaitingForEvents
+	}
+	w.prepare(func() {
+		for i := range streams {
+			if same {
+				i = 0
+			}
+			client.stream(target(i))
+		}
+		w.until("the streams wait", func() bool { return w.waiting() == streams })
+	})
+	return w
+}
+
+// reads returns the number of reads that have begun.
+func (w *watchers) reads() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all
+}
+
+// TestReadsOfStreams: something changes that many streams of an account watch for different reasons,
+// and their reads hang. At most two of them have a connection. All streams go on, although most get
+// none within the time of a request.
+func TestReadsOfStreams(t *testing.T) {
+	t.Parallel()
+	const streams, most = 12, 2
+	for _, query := range []string{"ExchangesAfter", "EventList"} {
+		t.Run(query, func(t *testing.T) {
+			t.Parallel()
+			w := watch(t, query, streams, false)
+			w.change()
+			w.until("a read that took too long is repeated", func() bool { return w.reads() > most })
+			w.pass()
+			w.until("all streams wait again", func() bool { return w.waiting() == streams })
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.max > most {
+				t.Errorf("%d reads have a connection, want at most %d", w.max, most)
+			}
+		})
+	}
+}
+
+// TestStreamsShareReads: streams that watch the same share a read.
+func TestStreamsShareReads(t *testing.T) {
+	t.Parallel()
+	const streams = 12
+	for _, query := range []string{"ExchangesAfter", "EventList"} {
+		t.Run(query, func(t *testing.T) {
+			t.Parallel()
+			w := watch(t, query, streams, true)
+			w.change()
+			w.until("a second read begins because the first takes long", func() bool { return w.reads() > 1 })
+			w.pass()
+			w.until("all streams wait again", func() bool { return w.waiting() == streams })
+			if got := w.reads(); got > streams/2 {
+				t.Errorf("%d streams took %d statements", streams, got)
+			}
+		})
+	}
 }

@@ -129,7 +129,7 @@ func (s *Server) replayWebhook(c *gin.Context) error {
 		if err != nil {
 			return nil, err
 		}
-		cost = int(r.Looked(start) / eventsPerToken)
+		cost = int(r.Looked(start) / rowsPerToken)
 		made, next, err := r.Run(ctx, start, types)
 		cost = max(cost, int(made/replayedPerToken))
 		if err != nil {

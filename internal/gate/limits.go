@@ -165,7 +165,7 @@ func (l *Limits) countRequest(header http.Header, identity auth.Identity, cost i
 }
 
 // Pay counts work that a request of a caller is about to cause, against all limits of its
-// caller or against none. It reports false if the caller must wait.
+// caller or against none. It reports false if the caller must wait, also because it owes tokens.
 func (l *Limits) Pay(identity auth.Identity, cost int) bool {
 	var buckets [len(policies)]ratelimit.Bucket
 	claims := l.claims(identity)

@@ -41,7 +41,7 @@ type Part struct {
 	AtOnce bool   // whether the client must know UpTo at once, so that it does not begin at a later one again
 	Number int64  // the number up to which the client has all events
 	More   bool   // whether there are more
-	Cost   int    // of the next part
+	Cost   int    // of the next part, beyond what the client owes
 }
 
 // Add adds an event.
@@ -54,9 +54,9 @@ func (p *Part) Add(id, kind string, value any) error {
 
 // Stream sends parts of what a request watches: the first one, and those that read returns.
 // It ends when it cannot go on: its client disconnects or does not read, its key ends, a read
-// fails or the server shuts down. The client then connects again, and gets the error. The
-// error of Stream says that the account has too many. The request has no place among those in
-// progress, except while it reads.
+// fails or the server shuts down. The client then connects again, and gets the error. A read that
+// takes too long is repeated. The error of Stream says that the account has too many. The request
+// has no place among those in progress.
 func (g *Gate) Stream(c *gin.Context, watched Watched, first Part, read func(context.Context) (Part, error)) error {
 	if unmodified, err := NotModified(c, varyOfEvents); unmodified || err != nil {
 		return err
@@ -120,10 +120,17 @@ func (s *stream) run(part Part, read func(context.Context) (Part, error)) {
 		if !s.awaitMore(part) {
 			return
 		}
-		if err := s.gate.look(s.c, func(ctx context.Context) (err error) {
-			part, err = read(ctx)
+		var next Part
+		err := s.gate.look(s.c, func(ctx context.Context) (err error) {
+			next, err = read(ctx)
 			return err
-		}); err != nil {
+		})
+		switch {
+		case err == nil:
+			part = next
+		case errors.Is(err, context.DeadlineExceeded): // others have the places or the connections
+			part.Cost = 0 // it is paid
+		default:
 			if errorResponse(err) == ErrInternal {
 				s.state.cause = err
 			}
@@ -140,7 +147,7 @@ func (s *stream) awaitMore(part Part) (ready bool) {
 		switch {
 		case !part.More:
 			ready = s.wait(part.Number)
-		case part.Cost == 0 || s.gate.Limits.Pay(s.state.identity, part.Cost):
+		case s.gate.Limits.Pay(s.state.identity, part.Cost):
 			ready = true
 		default:
 			sleep.For(s.state.connection, keyCheck)

@@ -120,22 +120,9 @@ func (r *request) countWait(began time.Time) { r.waited = time.Since(began) }
 // not end the wait: net/http lifts it when it has read a request.
 func (g *Gate) leave(c *gin.Context) { g.Limits.release(&requestOf(c).reserved) }
 
-// look reads for a request that waits, within the time limit of a request. The request has
-// a place meanwhile. It waits for that, because a commit may wake more requests than its
-// account has places.
+// look reads for a request that waits, within the time limit of a request.
 func (g *Gate) look(c *gin.Context, read func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(requestOf(c).connection, g.options.RequestTimeout)
 	defer cancel()
-	r := &requestOf(c).reserved
-	taken := g.Limits.requests.TryTake(r.payer, 1)
-	for !taken && sleep.For(ctx, readPace) {
-		taken = g.Limits.requests.TryTake(r.payer, 1)
-	}
-	if taken {
-		r.places++
-	} else if err := g.reservePlace(c); err != nil {
-		return err
-	}
-	defer g.leave(c)
 	return postgres.RetryRead(ctx, func() error { return read(ctx) })
 }
