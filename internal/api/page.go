@@ -107,7 +107,9 @@ type list[Row, Item any] struct {
 	count func(context.Context) (int64, error)
 	// inVain is whether find may read all rows of a filter and find none that match another.
 	// It then counts as an expensive query.
-	inVain   bool
+	inVain bool
+	// looked returns how many rows find has looked through for those that it returns; nil: not many more.
+	looked   func(context.Context, []Row) (int64, error)
 	item     func(Row) Item
 	cursorOf func(Row) httpjson.Position
 	// fitting returns the number of rows that the page may have at most; nil: all.
@@ -148,8 +150,8 @@ func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, It
 	if err != nil {
 		return err
 	}
-	if l.inVain && !p.counted { // once: the gate may repeat a handler that fails
-		s.gate.Limits.Charge(gate.Caller(c), gate.ExpensiveCost-1)
+	if !p.counted { // once: the gate may repeat a handler that fails
+		s.gate.Limits.Charge(gate.Caller(c), made.Cost)
 	}
 	made.Total = total
 	return s.gate.WritePage(c, made)
@@ -176,6 +178,16 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 	rows, err := l.find(ctx)
 	if err != nil {
 		return made, err
+	}
+	if l.inVain {
+		made.Cost = gate.ExpensiveCost - 1
+	}
+	if l.looked != nil {
+		looked, err := l.looked(ctx, rows)
+		if err != nil {
+			return made, err
+		}
+		made.Cost = int(looked / rowsPerToken)
 	}
 	query := p.url.Query()
 	query.Del("cursor")

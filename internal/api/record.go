@@ -257,7 +257,10 @@ func (s *Server) recordList(p *page, q *exchangeQuery) list[db.ExchangeListRow, 
 		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
 			return s.reads.ExchangeList(ctx, q.page(p, false))
 		},
-		count:    func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
+		count: func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
+		looked: func(ctx context.Context, rows []db.ExchangeListRow) (int64, error) {
+			return s.lookedThrough(ctx, p, q, rows)
+		},
 		item:     func(row db.ExchangeListRow) recordedRequest { return recordedRequestFrom(q.account, row) },
 		cursorOf: cursorOfExchange,
 	}
@@ -273,6 +276,19 @@ func (q *exchangeQuery) page(p *page, whole bool) db.ExchangeListParams {
 		Whole: whole, AccountID: q.account, AfterNumber: q.after.number, BeforeNumber: p.after.ID, Operation: q.operation,
 		FirstStatus: q.firstStatus, LastStatus: q.lastStatus, APIKeyID: q.apiKeyID, IdempotencyKey: q.idempotencyKey, PageSize: p.queryLimit(),
 	}
+}
+
+// lookedThrough returns how many requests a page has looked through for its rows.
+func (s *Server) lookedThrough(ctx context.Context, p *page, q *exchangeQuery, rows []db.ExchangeListRow) (int64, error) {
+	if q.operation == "" && q.firstStatus == 0 && q.apiKeyID == 0 && q.idempotencyKey == "" {
+		return int64(len(rows)), nil
+	}
+	log, err := boundsOfRecord(ctx, s.reads, q.account)
+	oldest := max(q.after.number+1, log.FirstNumber)
+	if len(rows) == int(p.queryLimit()) || fittingExchanges(rows) < len(rows) {
+		oldest = rows[len(rows)-1].Number
+	}
+	return min(p.after.ID-1, log.LastNumber) - oldest + 1, err
 }
 
 // count returns the parameters of the count of all pages.

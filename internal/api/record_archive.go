@@ -21,7 +21,10 @@ func (s *Server) archive(p *page, q *exchangeQuery) list[db.ExchangeListRow, arc
 		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
 			return s.findWhole(ctx, q.page(p, true))
 		},
-		count:       func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
+		count: func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
+		looked: func(ctx context.Context, rows []db.ExchangeListRow) (int64, error) {
+			return s.lookedThrough(ctx, p, q, rows)
+		},
 		item:        func(row db.ExchangeListRow) archived { return s.archivedFrom(q.account, row) },
 		cursorOf:    cursorOfExchange,
 		fitting:     fittingExchanges,

@@ -51,6 +51,7 @@ type Page struct {
 	Items []byte
 	Links string // the header Link
 	Total *int64 // the number of items of all pages; nil: the client does not want it
+	Cost  int    // of the query, beyond that of the request
 	// ContentType is the media type of Items; "": JSON.
 	ContentType string
 }
