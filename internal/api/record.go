@@ -315,18 +315,16 @@ func (q *exchangeQuery) next(after int64, most int32) db.ExchangesAfterParams {
 type laterRequests struct {
 	rows   []db.ExchangesAfterRow
 	more   bool  // whether more may follow
-	last   int64 // the number up to which the query has looked through the record
+	last   int64 // the number up to which the query has looked through the record, as far as it goes
 	looked int64 // how many requests it has looked through
 }
 
-// findLater reads requests of a sandbox, from the end on if a crash of the database has lost the newest
-// ones, whose numbers return.
+// findLater reads requests of a sandbox.
 func findLater(ctx context.Context, queries *db.Queries, params db.ExchangesAfterParams) (found laterRequests, err error) {
 	log, err := boundsOfRecord(ctx, queries, params.AccountID)
 	if err != nil {
 		return found, err
 	}
-	params.AfterNumber = min(params.AfterNumber, log.LastNumber)
 	found.rows, err = queries.ExchangesAfter(ctx, params)
 	n := len(found.rows)
 	if n > 0 {
@@ -352,7 +350,7 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 	from, m := q.after.number, s.newMeter(c)
 	see := func(found laterRequests, err error) (gate.Seen, error) {
 		if err == nil && len(found.rows) == 0 {
-			from = found.last // the next look does not read these again
+			from = max(from, found.last) // the next look does not read these again
 		}
 		m.add(found.looked, false)
 		return gate.Seen{Newest: found.last, Found: len(found.rows) > 0}, err
@@ -380,12 +378,13 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 		if err != nil {
 			return part, err
 		}
-		at, part.More, part.Number = found.last, found.more, found.last
+		at, part.More = found.last, found.more // a crash of the database may lose the newest requests, whose numbers return
 		for _, row := range found.rows {
 			r := recordedRequestFrom(q.account, db.ExchangeListRow(row))
 			err = errors.Join(err, part.Add(r.ID, "request", r))
 		}
 		m.add(found.looked, part.More)
+		part.Number = at
 		return part, err
 	})
 }
