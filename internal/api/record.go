@@ -183,13 +183,23 @@ func (s *Server) findRecord(c *gin.Context, params *httpjson.Params, q *exchange
 	return err
 }
 
-// boundsOfRecord returns the numbers of the oldest and the newest request of a sandbox; 0: it has none.
-func boundsOfRecord(ctx context.Context, queries *db.Queries, account int64) (db.ExchangeLogGetRow, error) {
+// recordBounds has the numbers of the oldest and the newest request of a sandbox; 0: it has none.
+type recordBounds struct{ db.ExchangeLogGetRow }
+
+func boundsOfRecord(ctx context.Context, queries *db.Queries, account int64) (recordBounds, error) {
 	log, err := queries.ExchangeLogGet(ctx, account)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = nil
 	}
-	return log, err
+	return recordBounds{log}, err
+}
+
+// between returns how many requests the record has from one number to another.
+func (b recordBounds) between(first, last int64) int64 {
+	if b.OldestNumber == 0 {
+		return 0
+	}
+	return max(0, min(last, b.LastNumber)-max(first, b.OldestNumber)+1)
 }
 
 // exchangeEnds returns the numbers of the newest requests of sandboxes.
@@ -283,12 +293,12 @@ func (s *Server) lookedThrough(ctx context.Context, p *page, q *exchangeQuery, r
 	if q.operation == "" && q.firstStatus == 0 && q.apiKeyID == 0 && q.idempotencyKey == "" {
 		return int64(len(rows)), nil
 	}
-	log, err := boundsOfRecord(ctx, s.reads, q.account)
-	oldest := max(q.after.number+1, log.FirstNumber)
+	bounds, err := boundsOfRecord(ctx, s.reads, q.account)
+	oldest := q.after.number + 1
 	if len(rows) == int(p.queryLimit()) || fittingExchanges(rows) < len(rows) {
 		oldest = rows[len(rows)-1].Number
 	}
-	return min(p.after.ID-1, log.LastNumber) - oldest + 1, err
+	return bounds.between(oldest, p.after.ID-1), err
 }
 
 // count returns the parameters of the count of all pages.
@@ -321,20 +331,22 @@ type laterRequests struct {
 
 // findLater reads requests of a sandbox.
 func findLater(ctx context.Context, queries *db.Queries, params db.ExchangesAfterParams) (found laterRequests, err error) {
-	log, err := boundsOfRecord(ctx, queries, params.AccountID)
+	bounds, err := boundsOfRecord(ctx, queries, params.AccountID)
 	if err != nil {
 		return found, err
 	}
-	found.rows, err = queries.ExchangesAfter(ctx, params)
+	if found.rows, err = queries.ExchangesAfter(ctx, params); err != nil {
+		return found, err
+	}
 	n := len(found.rows)
 	if n > 0 {
 		found.last = found.rows[n-1].Number
 	}
 	if found.more = n == int(params.PageSize); !found.more {
-		found.last = max(found.last, log.LastNumber)
+		found.last = max(found.last, bounds.LastNumber)
 	}
-	found.looked = found.last - max(params.AfterNumber, log.FirstNumber-1)
-	return found, err
+	found.looked = bounds.between(params.AfterNumber+1, found.last)
+	return found, nil
 }
 
 // lookForLater is [findLater] for a request that waits.
@@ -349,11 +361,14 @@ func (s *Server) lookForLater(ctx context.Context, m *meter, params db.Exchanges
 func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Duration) error {
 	from, m := q.after.number, s.newMeter(c)
 	see := func(found laterRequests, err error) (gate.Seen, error) {
-		if err == nil && len(found.rows) == 0 {
+		if err != nil {
+			return gate.Seen{}, err
+		}
+		if len(found.rows) == 0 {
 			from = max(from, found.last) // the next look does not read these again
 		}
 		m.add(found.looked, false)
-		return gate.Seen{Newest: found.last, Found: len(found.rows) > 0}, err
+		return gate.Seen{Newest: found.last, Found: len(found.rows) > 0}, nil
 	}
 	seen, err := see(findLater(c.Request.Context(), s.reads, q.next(from, 1))) // as the page, if it need not wait
 	if err != nil {
