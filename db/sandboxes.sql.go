@@ -110,15 +110,20 @@ WHERE least(accounts.deleted_at, accounts.expires_at) <= now() - interval '1 min
   AND NOT EXISTS (SELECT FROM accounts AS child WHERE child.parent_id = accounts.id)
   AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.sample_id = accounts.id)
   AND accounts.id <> ALL ($1::bigint[])
-ORDER BY coalesce(accounts.parent_id, accounts.id), accounts.id
+ORDER BY coalesce(accounts.parent_id, accounts.id), accounts.id = ANY ($2::bigint[]), accounts.id
 `
 
-// Returns for each payer an account whose data is to be deleted, without those that were tried:
+type AccountsToSweepParams struct {
+	Skipped  []int64
+	HadTurns []int64
+}
+
+// Returns for each payer an account whose data is to be deleted, first one that had no turn:
 // accounts that were deleted and sandboxes that expired at least a minute ago. By then no request of
 // theirs is in progress, so none sees a part of the data. An account comes after its sandboxes and
 // samples, and a sample after its sandboxes: their rows refer to it.
-func (q *Queries) AccountsToSweep(ctx context.Context, tried []int64) ([]int64, error) {
-	rows, err := q.db.Query(ctx, accountsToSweep, tried)
+func (q *Queries) AccountsToSweep(ctx context.Context, arg AccountsToSweepParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, accountsToSweep, arg.Skipped, arg.HadTurns)
 	if err != nil {
 		return nil, err
 	}

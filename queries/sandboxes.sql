@@ -94,7 +94,7 @@ WHERE (id = @id OR parent_id = @id)
 RETURNING id;
 
 -- name: AccountsToSweep :many
--- Returns for each payer an account whose data is to be deleted, without those that were tried:
+-- Returns for each payer an account whose data is to be deleted, first one that had no turn:
 -- accounts that were deleted and sandboxes that expired at least a minute ago. By then no request of
 -- theirs is in progress, so none sees a part of the data. An account comes after its sandboxes and
 -- samples, and a sample after its sandboxes: their rows refer to it.
@@ -103,8 +103,8 @@ FROM accounts
 WHERE least(accounts.deleted_at, accounts.expires_at) <= now() - interval '1 minute'
   AND NOT EXISTS (SELECT FROM accounts AS child WHERE child.parent_id = accounts.id)
   AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.sample_id = accounts.id)
-  AND accounts.id <> ALL (@tried::bigint[])
-ORDER BY coalesce(accounts.parent_id, accounts.id), accounts.id;
+  AND accounts.id <> ALL (@skipped::bigint[])
+ORDER BY coalesce(accounts.parent_id, accounts.id), accounts.id = ANY (@had_turns::bigint[]), accounts.id;
 
 -- name: StoreTryLockSweep :one
 -- Locks the sweep of an account until the transaction ends. Returns false if another

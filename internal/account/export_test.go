@@ -1,4 +1,4 @@
 package account
 
-// SweepOnce sweeps every ended account for a turn.
+// SweepOnce is one pass of the sweep.
 var SweepOnce = sweepOnce

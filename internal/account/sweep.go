@@ -18,6 +18,9 @@ const (
 	sweepBatch = 1000
 	// sweepTurn is the time after which an account with more rows lets the others have a turn.
 	sweepTurn = 5 * time.Second
+	// sweepPass is the time after which a pass ends, so that its errors are known and what it has
+	// skipped is tried again, although accounts end as fast as it deletes them.
+	sweepPass = time.Minute
 	// sweepErrors is the maximum number of errors that a sweep returns.
 	sweepErrors = 10
 )
@@ -33,38 +36,42 @@ var ErrBusy = errors.New("account: another process deletes rows of the account")
 // accounts. An error with one account does not keep the others. Sweep returns at most 10 errors.
 func Sweep(ctx context.Context, database *postgres.DB) error {
 	for {
-		swept, err := sweepOnce(ctx, database, sweepTurn)
-		if err != nil || swept == 0 {
+		turns, err := sweepOnce(ctx, database, sweepTurn)
+		if err != nil || turns == 0 {
 			return err
 		}
 	}
 }
 
-// sweepOnce tries to sweep every ended account once, each for a turn, and returns how many it
-// swept. In each round, it tries one of each payer. So the many sandboxes of one do not delay those of
-// another, which have ended meanwhile.
-func sweepOnce(ctx context.Context, database *postgres.DB, turn time.Duration) (swept int, err error) {
-	var failures []error
-	tried := []int64{} // not nil, which is NULL
+// sweepOnce is one pass over the ended accounts, and returns how many turns it gave. In each round, an
+// account of each payer gets a turn. So the many sandboxes of one payer do not delay those of another.
+// An account that fails or is busy gets none in the rest of the pass.
+func sweepOnce(ctx context.Context, database *postgres.DB, turn time.Duration) (turns int, err error) {
+	began, failures := time.Now(), []error(nil)
+	params := db.AccountsToSweepParams{Skipped: []int64{}, HadTurns: []int64{}} // not nil, which is NULL
 	for {
-		ids, err := db.New(database).AccountsToSweep(ctx, tried)
+		ids, err := db.New(database).AccountsToSweep(ctx, params)
 		if err != nil {
-			return swept, errors.Join(append(failures, fmt.Errorf("account: looking for accounts to delete: %w", err))...)
-		}
-		if len(ids) == 0 {
-			return swept, errors.Join(failures...)
+			return turns, errors.Join(append(failures, fmt.Errorf("account: looking for accounts to delete: %w", err))...)
 		}
 		for _, id := range ids {
-			tried = append(tried, id)
-			switch err := sweepAccount(ctx, database, id, turn); {
+			err := sweepAccount(ctx, database, id, turn)
+			switch {
 			case err == nil:
-				swept++
+				turns++
+				params.HadTurns = append(params.HadTurns, id)
 			case !errors.Is(err, ErrBusy) && len(failures) < sweepErrors:
 				failures = append(failures, fmt.Errorf("account: deleting the data of account %d: %w", id, err))
 			}
-			if ctx.Err() != nil {
-				return swept, errors.Join(failures...)
+			if err != nil {
+				params.Skipped = append(params.Skipped, id)
 			}
+			if ctx.Err() != nil {
+				return turns, errors.Join(failures...)
+			}
+		}
+		if len(ids) == 0 || time.Since(began) >= sweepPass {
+			return turns, errors.Join(failures...)
 		}
 	}
 }
