@@ -119,11 +119,11 @@ func reportedFrom(account int64, row db.ExchangeListRow) (report.Exchange, error
 	return e, e.SetMessages(row.Messages)
 }
 
-// skew returns how far the clock of the database, which events have, is ahead of the clock of this process,
+// skew returns how far the clock of the primary, which events have, is ahead of the clock of this process,
 // which requests have. It is the least difference that is possible, so 0 if they may agree.
 func (s *Server) skew(ctx context.Context) (time.Duration, error) {
 	began := time.Now()
-	now, err := s.reads.Clock(ctx)
+	now, err := s.queries.Clock(ctx)
 	return max(time.Until(now), min(now.Sub(began), 0)), err
 }
 

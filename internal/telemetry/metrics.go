@@ -82,7 +82,7 @@ func NewMetrics() *Metrics {
 		}),
 		recorded: made.NewCounterVec(prometheus.CounterOpts{
 			Name: "petstore_recorded_requests_total",
-			Help: "Requests of sandboxes for their records, by result: written, or dropped because a buffer was full or the database failed.",
+			Help: "Requests of sandboxes for their records, by result: written, or dropped because there were too many or the database failed.",
 		}, []string{"result"}),
 		injected: made.NewCounterVec(prometheus.CounterOpts{
 			Name: "petstore_injected_faults_total",
