@@ -189,13 +189,13 @@ func TestRecordedBodies(t *testing.T) {
 		Type []string
 		Body string
 	}
-	var got message
+	received := make(chan message, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
-		got = message{r.Header["Content-Type"], string(body)}
+		received <- message{r.Header["Content-Type"], string(body)}
 	}))
 	t.Cleanup(server.Close)
 	messages := []message{
@@ -231,7 +231,7 @@ console.log(JSON.stringify(`+string(source)+`.map(curl)));
 		if output, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("%s\n%v %s", commands[i], err, output)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, <-received); diff != "" {
 			t.Errorf("%s\nsends another request (-record +command):\n%s", commands[i], diff)
 		}
 	}
