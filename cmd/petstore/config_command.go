@@ -63,9 +63,9 @@ func (p *program) settings(c config) []setting {
 			c.DatabaseURL, c.DirectURL = dev.DatabaseURL, dev.DirectURL
 			ofDev["DATABASE_URL"], ofDev["PETSTORE_DIRECT_URL"] = true, true
 		}
-		if c.URL == "" || c.URL == dev.URL {
+		if c.URL == "" || strings.TrimSuffix(c.URL, "/") == dev.URL {
 			ofDev["PETSTORE_URL"], ofDev["PETSTORE_API_KEY"] = c.URL == "", c.APIKey == ""
-			c.URL, c.APIKey = dev.URL, cmp.Or(c.APIKey, dev.APIKey)
+			c.URL, c.APIKey = cmp.Or(c.URL, dev.URL), cmp.Or(c.APIKey, dev.APIKey)
 		}
 	}
 	c.URL = cmp.Or(c.URL, defaultURL)

@@ -50,6 +50,7 @@ func TestCommandsFindDev(t *testing.T) {
 
 	for environ, want := range map[string][]setting{
 		"":                                {{"PETSTORE_URL", base, "dev"}, {"PETSTORE_API_KEY", redacted, "dev"}},
+		"PETSTORE_URL=" + base + "/":      {{"PETSTORE_URL", base + "/", "environment"}, {"PETSTORE_API_KEY", redacted, "dev"}},
 		"PETSTORE_URL=http://127.0.0.1:1": {{"PETSTORE_URL", "http://127.0.0.1:1", "environment"}, {"PETSTORE_API_KEY", "", "default"}},
 	} {
 		var all []setting
