@@ -336,6 +336,25 @@ func TestPoisonedStoreFailsAlone(t *testing.T) {
 	}
 }
 
+// TestCommonGroupGivesUpOnAHangingStore: a write of a common group hangs. The group gives up
+// long before statement_timeout.
+func TestCommonGroupGivesUpOnAHangingStore(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
+	f := newFixture(t)
+	f.exec(`
+		CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM pg_sleep(2);
+			RETURN NULL;
+		END
+		$$;
+		CREATE TRIGGER hang AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION hang()`)
+	if _, err := f.runCommon(t.Context(), []storeWrite{{one, restock(1, 5)}, {two, order(1, 1)}}); stateOf(err) != "57014" {
+		t.Errorf("the group ends with %v", err)
+	}
+}
+
 // openAgain returns another Committer of the database.
 func (f *fixture) openAgain() *Committer {
 	f.t.Helper()
