@@ -226,6 +226,12 @@ func TestHangingWriteDelaysItsNeighborsBriefly(t *testing.T) {
 	if got := f.messages(); got != neighbors+1 {
 		t.Errorf("%d messages, want %d", got, neighbors+1)
 	}
+	// A message has the time at which its transaction began.
+	var beside bool
+	const during = "SELECT max(created_at) < min(created_at) FILTER (WHERE message = 'sleep 2') + interval '2 s' FROM messages"
+	if err := f.database.Pool.QueryRow(t.Context(), during).Scan(&beside); err != nil || !beside {
+		t.Errorf("the neighbors did not run while the write hung: %v", err)
+	}
 }
 
 // TestGroupKeepsLowerTimeouts: a group lowers the statement_timeout of the session, and does
