@@ -52,6 +52,9 @@ func engineHost(ctx context.Context) (string, error) {
 	}
 	failures := errors.New("no Docker engine responds")
 	for _, socket := range sockets {
+		if !filepath.IsAbs(socket) {
+			continue
+		}
 		if err := ping(ctx, socket); err != nil {
 			failures = fmt.Errorf("%w; %s%s: %w", failures, unix, socket, err)
 		} else {

@@ -295,6 +295,10 @@ func TestNoServer(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", want, result.output)
 		}
 	}
+	const relative = "unix://docker.sock" // also the usual socket without XDG_RUNTIME_DIR
+	if result := newUser(t, "PETSTORE_PG_BIN=/nowhere", "DOCKER_HOST="+relative).run(); result.passed || strings.Contains(result.output, relative) {
+		t.Errorf("with a relative socket:\n%s", result.output)
+	}
 }
 
 // TestWithoutRights runs as nobody if the tests run as root, with a Docker engine that accepts
