@@ -22,8 +22,10 @@ func TestConnectTimeout(t *testing.T) {
 			<-release
 			return nil, errors.New("the test looks up no names")
 		}}})
+		ctx, end := withDials(t.Context(), false)
+		defer end()
 		made, began := guard.Client(timeout).Transport.(*transport).http, time.Now()
-		_, err := made.DialContext(withDials(t.Context(), false), "tcp", "nowhere.example.com:443")
+		_, err := made.DialContext(ctx, "tcp", "nowhere.example.com:443")
 		if took := time.Since(began); !errors.Is(err, ErrLookup) || took != timeout || made.TLSHandshakeTimeout != timeout {
 			t.Errorf("the dialer takes %s and the handshake %s, want %s: %v", took, made.TLSHandshakeTimeout, timeout, err)
 		}

@@ -30,6 +30,8 @@ import (
 	"time"
 
 	"code.dny.dev/ssrf"
+
+	"petstore/internal/sleep"
 )
 
 // Ports are the ports of public addresses that a URL may have.
@@ -42,7 +44,8 @@ const (
 	idleTimeout      = 30 * time.Second
 	idlePerHost      = 4
 	maxResponseBytes = 64 << 10 // of the header
-	maxDials         = 4        // of one request
+	promptDials      = 4        // of one request; pauses come before the next ones
+	firstPause       = 100 * time.Millisecond
 	goodbye          = time.Millisecond
 )
 
@@ -213,7 +216,9 @@ func (g *Guard) Connect(ctx context.Context, text string) error {
 	if proxy := g.options.Proxy; proxy != nil {
 		address = net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), map[string]string{"http": "80", "https": "443"}[proxy.Scheme]))
 	}
-	conn, err := transport.DialContext(withDials(ctx, to.plain), "tcp", address)
+	dialing, end := withDials(ctx, to.plain)
+	defer end()
+	conn, err := transport.DialContext(dialing, "tcp", address)
 	if err != nil {
 		return err
 	}
@@ -248,7 +253,9 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	t.requests.Add(1)
 	defer t.requests.Add(-1)
-	return Direct{t.http}.RoundTrip(request.WithContext(withDials(request.Context(), to.plain)))
+	ctx, end := withDials(request.Context(), to.plain)
+	defer end()
+	return Direct{t.http}.RoundTrip(request.WithContext(ctx))
 }
 
 // CloseIdleConnections closes the connections that no request uses.
@@ -287,26 +294,29 @@ func (g *Guard) transport(timeout time.Duration) *transport {
 
 // dials are the connections that one request opens.
 type dials struct {
-	plain bool // without TLS
+	waits context.Context // ends with the request; that of a dial does not
+	plain bool            // without TLS
 	count atomic.Int32
 }
 
 // dialsKey is the key of dials in a context.
 type dialsKey struct{}
 
-func withDials(ctx context.Context, plain bool) context.Context {
-	return context.WithValue(ctx, dialsKey{}, &dials{plain: plain})
+// withDials returns a context for one request. The function ends the pauses between its dials.
+func withDials(ctx context.Context, plain bool) (context.Context, context.CancelFunc) {
+	waits, end := context.WithCancel(ctx)
+	return context.WithValue(ctx, dialsKey{}, &dials{waits: waits, plain: plain}), end
 }
 
 func dialsOf(ctx context.Context) *dials { return ctx.Value(dialsKey{}).(*dials) }
 
-var errDials = errors.New("egress: the server accepts connections, but no request on them")
-
-// dial connects for a request. A server over HTTP/2 can refuse the request, and net/http then tries it
-// on a new connection, without end. MaxIdleConns of net/http does not close idle connections over HTTP/2.
+// dial connects for a request. A server over HTTP/2 can refuse the request, or already serve as many as it
+// allows. Then net/http tries new connections without end, so pauses between them grow. MaxIdleConns of
+// net/http does not close idle connections over HTTP/2.
 func (t *transport) dial(ctx context.Context, dialer *net.Dialer, network, address string) (net.Conn, error) {
-	if dialsOf(ctx).count.Add(1) > maxDials {
-		return nil, errDials
+	of := dialsOf(ctx)
+	if more := of.count.Add(1) - promptDials; more > 0 && !sleep.For(of.waits, firstPause<<min(more-1, 7)) {
+		return nil, of.waits.Err()
 	}
 	if t.open.Add(1)-t.requests.Load() > t.maxIdle {
 		t.CloseIdleConnections()

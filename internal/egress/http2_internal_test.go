@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -95,7 +97,8 @@ func certificates() ([]tls.Certificate, *x509.CertPool) {
 	return server.TLS.Certificates, server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 }
 
-// TestNoStreams: a server that takes connections over HTTP/2, but no request on them, gets few of them.
+// TestNoStreams: a server that takes connections over HTTP/2, but no request on them, gets few of them
+// until the request times out.
 func TestNoStreams(t *testing.T) {
 	t.Parallel()
 	certificate, roots := certificates()
@@ -116,7 +119,7 @@ func TestNoStreams(t *testing.T) {
 			}
 			t.Cleanup(func() { network.Close() })
 			secure := tls.NewListener(network, &tls.Config{Certificates: certificate, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
-			var opened atomic.Int64
+			var opened, spoke atomic.Int64
 			go func() {
 				for {
 					conn, err := secure.Accept()
@@ -128,7 +131,10 @@ func TestNoStreams(t *testing.T) {
 					go func() {
 						frames := http2.NewFramer(conn, conn)
 						_ = begin(frames)
-						_, _ = io.CopyN(io.Discard, conn, int64(len(http2.ClientPreface)))
+						preface := make([]byte, len(http2.ClientPreface))
+						if _, err := io.ReadFull(conn, preface); err == nil && string(preface) == http2.ClientPreface {
+							spoke.Add(1)
+						}
 						for {
 							frame, err := frames.ReadFrame()
 							if err != nil {
@@ -146,11 +152,68 @@ func TestNoStreams(t *testing.T) {
 			if err == nil {
 				response.Body.Close()
 			}
-			if made := opened.Load(); err == nil || made > 4 {
-				t.Errorf("%d connections, then %v", made, err)
+			// Four at once, and one after each pause: 0.1, 0.2, 0.4 and 0.8 s.
+			if made, spoke := opened.Load(), spoke.Load(); !errors.Is(err, context.DeadlineExceeded) || spoke <= 4 || made > 8 {
+				t.Errorf("%d connections, %d over HTTP/2, then %v", made, spoke, err)
 			}
 		})
 	}
+}
+
+// TestFewStreams: a server that takes one request per connection over HTTP/2 gets several at the same time.
+func TestFewStreams(t *testing.T) {
+	t.Parallel()
+	const requests = 8
+	var arrived atomic.Int64
+	all, end := context.WithCancel(t.Context()) // until all requests have arrived, or one has failed
+	defer end()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if arrived.Add(1) == requests {
+			end()
+		}
+		<-all.Done()
+		_, _ = io.WriteString(w, r.Proto)
+	}))
+	server.EnableHTTP2 = true
+	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	client := New(Options{Allow: Loopback, RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}).Client(20 * time.Second)
+	var group sync.WaitGroup
+	for range requests {
+		group.Go(func() {
+			response, err := client.Post(server.URL, "application/json", strings.NewReader("{}")) //nolint:noctx // short
+			if err != nil {
+				end()
+				t.Error(err)
+				return
+			}
+			defer response.Body.Close()
+			if text, err := io.ReadAll(response.Body); string(text) != "HTTP/2.0" {
+				t.Errorf("the response is %q, %v", text, err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// TestPauses: the pauses between the dials of a request grow, and end with it.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := New(Options{}).Client(time.Minute).Transport.(*transport)
+		ctx, end := withDials(t.Context(), false)
+		for i, want := range []int64{0, 0, 0, 0, 100, 200, 400, 800, 1600, 3200, 1000} {
+			if want == 1000 {
+				time.AfterFunc(time.Second, end)
+			}
+			began := time.Now()
+			_, err := client.http.DialContext(ctx, "tcp", "10.0.0.1:443")
+			if took := time.Since(began).Milliseconds(); took != want || errors.Is(err, context.Canceled) != (want == 1000) {
+				t.Errorf("the dial %d takes %d ms: %v", i+1, took, err)
+			}
+		}
+	})
 }
 
 // TestIdleConnections: a client closes idle connections over HTTP/2 when it has too many.
