@@ -152,7 +152,7 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 		r.retryAfter = retryAfter(response.Header.Get("Retry-After"), r.at.Add(r.took))
 		switch {
 		case r.httpStatus < 100 || r.httpStatus > 999: // net/http accepts any number
-			r.httpStatus, r.problem = 0, notHTTP
+			r.httpStatus, r.retryAfter, r.problem = 0, 0, notHTTP
 		case r.httpStatus/100 == 3:
 			r.problem = "Redirects are not followed."
 		}

@@ -183,7 +183,7 @@ func TestFailedAttempts(t *testing.T) {
 		"a reset over HTTP/2":            {url: aborting.URL, client: aborting.Client(), problem: "The connection was closed before the response."},
 		"no HTTP":                        {handle: sends("220 mail.example ESMTP\r\n"), problem: "The response is not valid HTTP."},
 		"the status 000":                 {handle: sends("HTTP/1.1 000 x\r\n\r\n"), problem: "The response is not valid HTTP."},
-		"the status 099":                 {handle: sends("HTTP/1.1 099 x\r\n\r\n"), problem: "The response is not valid HTTP."},
+		"the status 099":                 {handle: sends("HTTP/1.1 099 x\r\nRetry-After: 86400\r\n\r\n"), problem: "The response is not valid HTTP."},
 		"a long status over HTTP/2":      {url: longStatus(t), client: &http.Client{Transport: &http.Transport{Protocols: &unencrypted}}, problem: "The response is not valid HTTP."},
 		"a closed port":                  {url: "http://127.0.0.1:1", problem: "The connection was refused."},
 		"a bad certificate":              {url: secure.URL, problem: "The TLS certificate is not valid."},
@@ -221,7 +221,7 @@ func TestFailedAttempts(t *testing.T) {
 			if want := fmt.Sprintf("pending %s %s", status, c.problem); got != want {
 				t.Errorf("%q, want %q", got, want)
 			}
-			if wait := read[float64](f, "SELECT extract(epoch FROM next_attempt_at - created_at)::float8 FROM webhook_deliveries"); wait < 4.5 {
+			if wait := read[float64](f, "SELECT extract(epoch FROM next_attempt_at - created_at)::float8 FROM webhook_deliveries"); wait < 4.5 || wait > 3600 {
 				t.Errorf("the next attempt comes after %g s", wait)
 			}
 			if read[bool](f, "SELECT failing_since IS NULL FROM webhooks") {
