@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"math"
 	"strconv"
 	"time"
 
@@ -18,10 +17,10 @@ type webhookMetrics struct {
 	attempts *prometheus.HistogramVec
 	dispatch prometheus.Histogram
 	first    prometheus.Histogram
-	waiting  prometheus.Gauge
+	waiting  *prometheus.GaugeVec // without a label, so that it can be removed
 	due      *prometheus.GaugeVec
 	oldest   *prometheus.GaugeVec
-	failing  prometheus.Gauge
+	failing  *prometheus.GaugeVec // as waiting
 }
 
 func newWebhookMetrics(made promauto.Factory) webhookMetrics {
@@ -41,18 +40,18 @@ func newWebhookMetrics(made promauto.Factory) webhookMetrics {
 			Help:    "Time from the insert of a delivery to its first attempt.",
 			Buckets: lagBuckets,
 		}),
-		waiting: made.NewGauge(prometheus.GaugeOpts{
+		waiting: made.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "petstore_webhook_undispatched_events",
 			Help: "Events of all accounts with enabled webhooks whose deliveries are not stored yet. Every process reports the same number.",
-		}),
+		}, nil),
 		due: made.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "petstore_webhooks_due",
 			Help: "Webhooks that have a delivery that is due, by whether the webhook is failing. Every process reports the same number.",
 		}, []string{"failing"}),
-		failing: made.NewGauge(prometheus.GaugeOpts{
+		failing: made.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "petstore_webhooks_failing",
 			Help: "Enabled webhooks of which all attempts have failed lately. Every process reports the same number.",
-		}),
+		}, nil),
 		oldest: made.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "petstore_webhook_oldest_due_seconds",
 			Help: "How long the oldest delivery has been due, over all enabled webhooks, by whether the webhook is failing. Every process reports the same number.",
@@ -72,10 +71,14 @@ func (m *Metrics) WebhookDispatched(lag time.Duration) { m.webhooks.dispatch.Obs
 func (m *Metrics) WebhookFirstAttempt(lag time.Duration) { m.webhooks.first.Observe(lag.Seconds()) }
 
 // SetUndispatchedEvents sets the number of events whose deliveries are not stored yet.
-func (m *Metrics) SetUndispatchedEvents(count int64) { m.webhooks.waiting.Set(float64(count)) }
+func (m *Metrics) SetUndispatchedEvents(count int64) {
+	m.webhooks.waiting.WithLabelValues().Set(float64(count))
+}
 
 // SetWebhooksFailing sets the number of enabled webhooks that fail.
-func (m *Metrics) SetWebhooksFailing(count int64) { m.webhooks.failing.Set(float64(count)) }
+func (m *Metrics) SetWebhooksFailing(count int64) {
+	m.webhooks.failing.WithLabelValues().Set(float64(count))
+}
 
 // SetDue sets the number of webhooks that have a delivery that is due, and the seconds that
 // the oldest has been due. It does so for the failing webhooks, or for the others.
@@ -87,8 +90,7 @@ func (m *Metrics) SetDue(isFailing bool, count int, oldest float64) {
 
 // ForgetWebhooks removes what the process cannot know, because it does not reach the database.
 func (m *Metrics) ForgetWebhooks() {
-	m.webhooks.due.Reset()
-	m.webhooks.oldest.Reset()
-	m.webhooks.waiting.Set(math.NaN())
-	m.webhooks.failing.Set(math.NaN())
+	for _, known := range []*prometheus.GaugeVec{m.webhooks.waiting, m.webhooks.due, m.webhooks.oldest, m.webhooks.failing} {
+		known.Reset()
+	}
 }
