@@ -575,7 +575,7 @@ func (s *shop) comesBack(t *testing.T) {
 	for _, one := range []struct {
 		meanwhile string
 		loads     int
-	}{{"", 0}, {`sessionStorage.removeItem("petstore.key")`, 1}} {
+	}{{"", 0}, {`sessionStorage.setItem("petstore.id.wh", "wh_1")`, 0}, {`sessionStorage.removeItem("petstore.key")`, 1}} {
 		loads := get[int](p, `(() => {
 			let loads = 0;
 			navigation.addEventListener("navigate", () => loads++);

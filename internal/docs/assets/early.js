@@ -5,7 +5,9 @@ try {
   const theme = localStorage.getItem("petstore.theme");
   if (theme) document.documentElement.dataset.theme = theme;
   // The Back button may show this page as the reader left it. If stored settings have changed since, load it again.
-  const stored = () => JSON.stringify([localStorage, sessionStorage]);
+  // The ids of responses are no settings. One more can change the order of all entries.
+  const isSetting = ([name]) => !name.startsWith("petstore.id.");
+  const stored = () => JSON.stringify([localStorage, Object.entries(sessionStorage).filter(isSetting).sort()]);
   let left;
   addEventListener("pagehide", () => (left = stored()));
   addEventListener("pageshow", ({ persisted }) => persisted && stored() !== left && location.reload());
