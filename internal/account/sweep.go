@@ -18,8 +18,8 @@ const (
 	sweepBatch = 1000
 	// sweepTurn is the time after which an account with more rows lets the others have a turn.
 	sweepTurn = 5 * time.Second
-	// sweepPass is the time after which a pass ends, so that its errors are known and what it has
-	// skipped is tried again, although accounts end as fast as it deletes them.
+	// sweepPass is the time after which a pass ends, even if accounts end as fast as it deletes them.
+	// Then its errors are known, and the next one tries again what it has skipped.
 	sweepPass = time.Minute
 	// sweepErrors is the maximum number of errors that a sweep returns.
 	sweepErrors = 10
