@@ -354,7 +354,7 @@ func TestStreamIsReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, _ := newHTTPClient(time.Minute, server.Client().Transport.(*http.Transport).TLSClientConfig.Clone())
+	client := newHTTPClient(time.Minute, server.Client().Transport.(*http.Transport).TLSClientConfig.Clone())
 	response, err := client.Do(request)
 	if err == nil {
 		response.Body.Close()

@@ -48,16 +48,16 @@ const (
 var keyedPosts = []string{"/pets", "/categories", "/store/orders", "/messages"}
 
 // newHTTPClient returns a client that does not follow redirects, because they could lead to
-// another server, and its transport. Timeout is the maximum time to the header of a response. The
-// TLS configuration may be nil.
-func newHTTPClient(timeout time.Duration, config *tls.Config) (*http.Client, *http.Transport) {
+// another server. Its transport is an [http.Transport]. Timeout is the maximum time to the header
+// of a response. The TLS configuration may be nil.
+func newHTTPClient(timeout time.Duration, config *tls.Config) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // documented
 	transport.ResponseHeaderTimeout, transport.TLSClientConfig, transport.HTTP2 = timeout, config, egress.Pings()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = mostParallel, mostParallel
 	return &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, transport
+	}
 }
 
 // client sends requests to the API. It repeats a request that fails for a time, if that is

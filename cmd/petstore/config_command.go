@@ -57,16 +57,13 @@ type setting struct {
 
 // settings returns all variables of a configuration with their effective values.
 func (p *program) settings(c config) []setting {
-	ofDev := map[string]bool{}
-	if dev, err := p.findDev(); err == nil {
-		if c.DatabaseURL == "" {
-			c.DatabaseURL, c.DirectURL = dev.DatabaseURL, dev.DirectURL
-			ofDev["DATABASE_URL"], ofDev["PETSTORE_DIRECT_URL"] = true, true
-		}
-		if c.URL == "" || strings.TrimSuffix(c.URL, "/") == dev.URL {
-			ofDev["PETSTORE_URL"], ofDev["PETSTORE_API_KEY"] = c.URL == "", c.APIKey == ""
-			c.URL, c.APIKey = cmp.Or(c.URL, dev.URL), cmp.Or(c.APIKey, dev.APIKey)
-		}
+	withDev, _ := p.orDev(c) // the same without a dev
+	isDev := withDev.DatabaseURL != c.DatabaseURL
+	c = withDev
+	ofDev := map[string]bool{"DATABASE_URL": isDev, "PETSTORE_DIRECT_URL": isDev}
+	if dev, err := p.findDev(); err == nil && dev.serves(c.URL) { // as [program.target]
+		ofDev["PETSTORE_URL"], ofDev["PETSTORE_API_KEY"] = c.URL == "", c.APIKey == ""
+		c.URL, c.APIKey = cmp.Or(c.URL, dev.URL), cmp.Or(c.APIKey, dev.APIKey)
 	}
 	c.URL = cmp.Or(c.URL, defaultURL)
 	c.DirectURL = c.directURL()

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,9 @@ type devServer struct {
 	Certificate string `json:"certificate,omitempty"` // in PEM; empty: without TLS
 	dir         string // in which it runs
 }
+
+// serves reports whether commands with a URL, or with none, use the server.
+func (d devServer) serves(url string) bool { return url == "" || strings.TrimSuffix(url, "/") == d.URL }
 
 // makeDevDir creates the data folder of dev, ignored by git.
 func makeDevDir() error {

@@ -36,7 +36,7 @@ type forwarder struct {
 }
 
 func newForwarder(target string, secret standardwebhooks.Secret, log io.Writer) *forwarder {
-	client, _ := newHTTPClient(forwardTimeout, nil)
+	client := newHTTPClient(forwardTimeout, nil)
 	client.Transport = egress.Direct{RoundTripper: client.Transport}
 	client.Timeout = forwardTimeout // also for the body
 	return &forwarder{url: target, secret: secret, pause: forwardPause, log: log, client: client}

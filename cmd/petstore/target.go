@@ -23,7 +23,7 @@ const defaultURL = "http://localhost:8080"
 type target struct {
 	url, key string
 	isDev    bool // whether they belong to the running dev
-	// address is the one to connect to, or empty for those of the host of the URL.
+	// address is where to connect, whatever the host of the URL resolves to; empty: to that host.
 	address string
 	// certificate is trusted besides the authorities of the machine, in PEM.
 	certificate string
@@ -40,8 +40,9 @@ func (t target) client(timeout time.Duration) *http.Client {
 		roots.AppendCertsFromPEM([]byte(t.certificate))
 		config = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	client, transport := newHTTPClient(timeout, config)
+	client := newHTTPClient(timeout, config)
 	if t.address != "" {
+		transport := client.Transport.(*http.Transport) //nolint:forcetypeassert // see newHTTPClient
 		transport.Proxy = nil
 		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, t.address)
@@ -72,7 +73,7 @@ func (p *program) target(cmd *cobra.Command) (target, error) {
 	}
 	to.url = strings.TrimSuffix(to.url, "/")
 	dev, err := p.findDev()
-	isOther := to.url != "" && to.url != dev.URL
+	isOther := !dev.serves(to.url)
 	switch {
 	case to.key == "" && err != nil:
 		return target{}, fmt.Errorf("PETSTORE_API_KEY must be set to an API key, because %w; petstore dev and petstore key create print one", err)

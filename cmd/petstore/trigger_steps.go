@@ -63,7 +63,7 @@ type triggering struct {
 	*client
 
 	err     error
-	after   string // the id of the newest event before those of the trigger
+	after   string // the id of the newest event before the trigger
 	webhook string // the path of the webhook that the trigger has created; "": none
 }
 

@@ -44,7 +44,7 @@ func Sweep(ctx context.Context, database *postgres.DB) error {
 }
 
 // sweepOnce is one pass over the ended accounts, and returns how many turns it gave. In each round, an
-// account of each payer gets a turn. So the many sandboxes of one payer do not delay those of another.
+// account of each payer gets a turn. So a payer with many sandboxes does not delay the others.
 // An account that fails or is busy gets none in the rest of the pass.
 func sweepOnce(ctx context.Context, database *postgres.DB, turn time.Duration) (turns int, err error) {
 	began, failures := time.Now(), []error(nil)

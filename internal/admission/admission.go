@@ -234,10 +234,10 @@ func (p *Pool[Payer]) give(payer Payer, weight int64) {
 
 // check returns why a payer cannot have a part at once, or nil. p.mu must be locked.
 func (p *Pool[Payer]) check(payer Payer, weight int64) error {
-	switch has := p.payers[payer].used; {
-	case has > 0 && has+weight > p.resource.OfOnePayer():
+	switch has := p.payers[payer].used; { // differences, because a sum with a large weight would overflow
+	case has > 0 && weight > p.resource.OfOnePayer()-has:
 		return ErrShare
-	case p.used > 0 && p.used+weight > p.resource.Total:
+	case p.used > 0 && weight > p.resource.Total-p.used:
 		return ErrTotal
 	default:
 		return nil

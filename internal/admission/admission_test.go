@@ -3,6 +3,7 @@ package admission_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -30,6 +31,8 @@ func TestTakeWithoutWait(t *testing.T) {
 		{"c", 3, admission.ErrTotal},
 		{"c", 2, nil},
 		{"d", 1, admission.ErrTotal},
+		{"d", math.MaxInt64, admission.ErrTotal},
+		{"a", math.MaxInt64, admission.ErrShare},
 		{"a", 1, admission.ErrShare}, // the share is checked before the total
 		{"b", -4, nil},
 		{"c", 3, admission.ErrShare},

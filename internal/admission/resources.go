@@ -66,7 +66,7 @@ var (
 	// A payer has two, so that one that waits does not stop its others.
 	Locks = Resource{Name: "transactions that wait for locks", Least: 2, Wait: Forever}
 	// Looks are reads of requests that wait and of streams, each time that something may have changed.
-	// Their total is as that of Locks. Those that wait for the same share a read.
+	// Requests that wait for the same change share a read. The total is the same as for Locks.
 	Looks = Resource{Name: "reads of requests that wait, and of streams", Least: 2, Wait: Forever}
 	// Loads are transactions that write many rows: new sandboxes and samples, resets and replays.
 	Loads = Resource{Name: "new sandboxes and samples, resets and replays", Total: 2, Share: 1, Wait: 3 * time.Second}
