@@ -58,6 +58,7 @@ var rows = []row{
 	{49, "the last release is upgraded, and back", upgrade},
 	{50, "PostgreSQL is lost and restored", restoredBackups},
 	{51, "1,000 requests a second, a full record", fullRecord},
+	{52, "an import is killed ten times", killedImport},
 	{53, "two writers, readers on two replicas", longForks},
 	{54, "slow handshakes, unread streams, floods", hostileHTTP2},
 	{55, "PostgreSQL gets a newer major version", majorUpgrade},
