@@ -123,20 +123,20 @@ func appendExchanges(t *testing.T) map[string]string {
 	_, body, _ = strings.Cut(body, "BEGIN\n")
 	body, _, found := strings.Cut(body, "END\n$$;")
 	body = regexp.MustCompile(`(?s)\w+ := ARRAY\((.*?)\n +\);`).ReplaceAllString(body, "$1;")
-	body = regexp.MustCompile(`(?m)^ *(-- .*|PERFORM set_config.*|IF .* THEN|END IF;|RETURN QUERY)$`).ReplaceAllString(body, "")
-	types := map[string]string{"locked": "bigint[]", "too_long": "bigint[]"}
+	body = regexp.MustCompile(`(?m)^ *(-- .*|PERFORM set_config.*|IF .* THEN|END IF;|RETURN;|RETURN QUERY)$| INTO newest, end_byte\b`).ReplaceAllString(body, "")
+	types := map[string]string{"locked": "bigint[]", "too_long": "bigint[]", "newest": "bigint", "end_byte": "bigint"}
 	for argument := range strings.SplitSeq(arguments, ",") {
 		name, kind, _ := strings.Cut(strings.TrimSpace(argument), " ")
 		types[name] = kind
 	}
 	for name, kind := range types {
-		body = regexp.MustCompile(`\b`+name+`\b`).ReplaceAllString(body, "@"+name+"::"+kind)
+		body = regexp.MustCompile(`\b`+name+`\b`).ReplaceAllString(body, "(@"+name+"::"+kind+")")
 	}
 	statements := map[string]string{}
 	for i, statement := range strings.Split(strings.TrimSuffix(strings.TrimSpace(body), ";"), ";\n") {
 		statements[fmt.Sprint("append_exchanges ", i)] = statement
 	}
-	if !found || len(statements) != 8 {
+	if !found || len(statements) != 15 {
 		t.Fatalf("append_exchanges has the statements %q", statements)
 	}
 	return statements
