@@ -22,13 +22,17 @@ const (
 
 // Lines below WARN wait for others for at most flushAfter, or until flushFrom bytes of
 // them are there. A system call for each line would be a tenth of the CPU time of a read.
+// If w blocks, up to maxWaiting bytes wait, and nobody waits for longer than maxBlocked.
 const (
 	flushAfter = 50 * time.Millisecond
 	flushFrom  = 64 << 10
+	maxWaiting = 1 << 20
+	maxBlocked = time.Second
 )
 
 // NewLogger returns a logger that writes records of at least the given level to w. Lines
-// below WARN may arrive 50 ms late. Call flush before the program ends.
+// below WARN may arrive 50 ms late. While w blocks, the logger drops what it cannot keep, so
+// that a program whose reader hangs goes on. Call flush before the program ends.
 func NewLogger(w io.Writer, level slog.Level, format string) (log *slog.Logger, flush func()) {
 	lines := &lineBuffer{w: w}
 	options := &slog.HandlerOptions{Level: level}
@@ -36,48 +40,112 @@ func NewLogger(w io.Writer, level slog.Level, format string) (log *slog.Logger, 
 	if format == Text {
 		handler = slog.NewTextHandler(lines, options)
 	}
+	lines.report = func(dropped int) {
+		slog.New(handler).Warn("the log lacks lines, because nobody read it", "lines", dropped)
+	}
 	return slog.New(flushingHandler{handler, lines}), lines.flush
 }
 
 // lineBuffer collects lines and writes many at a time. It is safe for concurrent use.
 type lineBuffer struct {
-	mu    sync.Mutex
-	w     io.Writer
-	lines []byte
-	timer *time.Timer // flushes; nil until it is needed
+	w      io.Writer
+	report func(dropped int) // adds a line
+
+	mu      sync.Mutex
+	lines   []byte
+	timer   *time.Timer   // writes; nil until it is needed
+	writing chan struct{} // closed after the write in progress; nil: there is none
+	blocks  bool          // a caller has waited in vain for the write in progress
+	dropped int           // lines since the last report
 }
 
-// Write adds a line.
+// Write adds a line, or drops it if too much waits.
 func (b *lineBuffer) Write(line []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(b.lines)+len(line) > maxWaiting {
+		b.wait()
+	}
 	switch {
+	case len(b.lines)+len(line) > maxWaiting:
+		b.dropped++
+		return len(line), nil
 	case len(b.lines) > 0:
 	case b.timer == nil:
-		b.timer = time.AfterFunc(flushAfter, b.flush)
+		b.timer = time.AfterFunc(flushAfter, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.start()
+		})
 	default:
 		b.timer.Reset(flushAfter)
 	}
 	b.lines = append(b.lines, line...)
 	if len(b.lines) >= flushFrom {
-		b.flushLocked()
+		b.start()
 	}
 	return len(line), nil
 }
 
-// flush writes all lines.
+// flush writes all lines, unless w blocks.
 func (b *lineBuffer) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.flushLocked()
+	writes := 1
+	if b.writing != nil && len(b.lines) > 0 { // the next write has them
+		writes = 2
+	}
+	b.start()
+	for range writes {
+		b.wait()
+	}
 }
 
-// flushLocked writes all lines. The caller holds the lock.
-func (b *lineBuffer) flushLocked() {
-	if len(b.lines) > 0 {
-		_, _ = b.w.Write(b.lines) // nobody can log that the log is full
-		b.lines = b.lines[:0]
+// start lets a goroutine write all lines, if none does. The caller holds the lock.
+func (b *lineBuffer) start() {
+	if b.writing == nil && len(b.lines) > 0 {
+		b.writing = make(chan struct{})
+		go b.writeAll()
 	}
+}
+
+// wait waits for the write in progress, unless w blocks. The caller holds the lock, except meanwhile.
+func (b *lineBuffer) wait() {
+	writing := b.writing
+	if writing == nil || b.blocks {
+		return
+	}
+	b.mu.Unlock()
+	timer := time.NewTimer(maxBlocked)
+	defer timer.Stop()
+	select {
+	case <-writing:
+		b.mu.Lock()
+	case <-timer.C:
+		b.mu.Lock()
+		b.blocks = b.writing == writing
+	}
+}
+
+// writeAll writes until no lines are left.
+func (b *lineBuffer) writeAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var written []byte
+	for len(b.lines) > 0 {
+		lines, dropped := b.lines, b.dropped
+		b.lines, b.dropped = written[:0], 0
+		b.mu.Unlock()
+		if dropped > 0 {
+			b.report(dropped)
+		}
+		_, _ = b.w.Write(lines) // nobody can log that the log is full
+		b.mu.Lock()
+		written = lines
+		close(b.writing)
+		b.writing, b.blocks = make(chan struct{}), false
+	}
+	b.lines, b.writing = written[:0], nil
 }
 
 // flushingHandler writes records of at least WARN, and those before them, at once.

@@ -1,8 +1,11 @@
 package telemetry_test
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -69,6 +72,37 @@ func TestLoggerWritesWarningsAtOnce(t *testing.T) {
 		one, two, three := strings.Index(all.String(), "one"), strings.Index(all.String(), "two"), strings.Index(all.String(), "three")
 		if one < 0 || two < one || three < two || strings.Contains(all.String(), "hidden") {
 			t.Errorf("%s: a logger of level INFO wrote:\n%s", format, &all)
+		}
+	}
+}
+
+// TestLoggerWithoutReader: while nobody reads the log, it holds up nobody for long, and drops what does
+// not fit. It says so to the next reader.
+func TestLoggerWithoutReader(t *testing.T) {
+	t.Parallel()
+	const lines = 20_000
+	reader, writer := io.Pipe()
+	log, flush := telemetry.NewLogger(writer, slog.LevelInfo, telemetry.JSON)
+	for range lines {
+		log.Info(strings.Repeat("x", 100))
+		log.Warn("warning")
+	}
+	flush()
+
+	input := bufio.NewScanner(reader)
+	for read := 0; input.Scan(); read++ {
+		var line struct {
+			Msg   string
+			Lines int
+		}
+		if err := json.Unmarshal(input.Bytes(), &line); err != nil {
+			t.Fatalf("the log has the line %q: %v", input.Bytes(), err)
+		}
+		if line.Lines > 0 {
+			if read < 5000 || read+line.Lines != 2*lines {
+				t.Errorf("the log lacks %d lines after %d", line.Lines, read)
+			}
+			return
 		}
 	}
 }
