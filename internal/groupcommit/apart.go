@@ -11,7 +11,7 @@ const (
 	// Its writes would fill the common groups, and its neighbors would wait.
 	backlog = 8
 	// The times for which a store has groups of its own: after it had a backlog, after a failure
-	// without neighbors or of an own group, and after a common group has left it out.
+	// without neighbors or of an own group or when a sandbox may become full, and after a held feed.
 	backlogFor, failedFor, contendedFor = time.Second, 10 * time.Second, time.Second
 )
 
@@ -20,14 +20,17 @@ type apart struct {
 	mu     sync.Mutex
 	writes map[int64]int // in progress, by account
 	until  times         // when stores take part again
-	held   times         // the same, without backlogs
+	held   times         // the same, of those that keep kept out
 }
 
 // times has a time for each account.
-type times map[int64]time.Time
+type times struct {
+	of    map[int64]time.Time
+	swept time.Time // when it forgot those that were over
+}
 
 func newApart() *apart {
-	return &apart{writes: map[int64]int{}, until: times{}, held: times{}}
+	return &apart{writes: map[int64]int{}, until: times{of: map[int64]time.Time{}}, held: times{of: map[int64]time.Time{}}}
 }
 
 // begin counts a write, and reports whether its store takes no part in common groups. Call
@@ -40,7 +43,7 @@ func (a *apart) begin(account int64) (isApart bool) {
 	if a.writes[account] > backlog {
 		a.until.put(account, now.Add(backlogFor))
 	}
-	return now.Before(a.until[account])
+	return now.Before(a.until.of[account])
 }
 
 func (a *apart) end(account int64) {
@@ -51,11 +54,19 @@ func (a *apart) end(account int64) {
 	}
 }
 
-// stores returns the number of stores with writes in progress.
+// stores returns the number of stores with writes between begin and end.
 func (a *apart) stores() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.writes)
+}
+
+// leave lets a store have groups of its own for a time.
+func (a *apart) leave(account int64, duration time.Duration) {
+	until := time.Now().Add(duration)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.until.put(account, until)
 }
 
 // keep keeps a store out of common groups for a time, because its feed was held or a write
@@ -72,16 +83,17 @@ func (a *apart) keep(account int64, duration time.Duration) {
 func (a *apart) isHeld(account int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return time.Now().Before(a.held[account])
+	return time.Now().Before(a.held.of[account])
 }
 
-// put sets the time of an account, unless it has a later one. It forgets those that are over.
-func (t times) put(account int64, until time.Time) {
-	if _, known := t[account]; !known {
-		now := time.Now()
-		maps.DeleteFunc(t, func(_ int64, until time.Time) bool { return !until.After(now) })
+// put sets the time of an account, unless it has a later one. It forgets those that are over, at most once
+// a second: if the writes of many stores fail, each would look at all of them.
+func (t *times) put(account int64, until time.Time) {
+	if now := time.Now(); now.Sub(t.swept) >= time.Second {
+		maps.DeleteFunc(t.of, func(_ int64, until time.Time) bool { return !until.After(now) })
+		t.swept = now
 	}
-	if until.After(t[account]) {
-		t[account] = until
+	if until.After(t.of[account]) {
+		t.of[account] = until
 	}
 }

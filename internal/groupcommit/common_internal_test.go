@@ -178,6 +178,22 @@ func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 	}
 }
 
+// TestUncountedStoreLeaves: a sandbox that may become full has groups of its own for a while, so that not each of
+// its writes is tried in a common group first.
+func TestUncountedStoreLeaves(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "it has no such groups")
+	f := newFixture(t)
+	f.newSandbox()
+	f.exec(fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1))
+	if _, err := f.Do(t.Context(), sandbox, order(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if !f.apart.begin(sandbox.AccountID) || f.apart.isHeld(sandbox.AccountID) {
+		t.Error("the next order goes to a common group, or waits for the feed")
+	}
+}
+
 // TestRotationDelaysNobody: a group stores a response under an API key whose secret another
 // transaction changes. It does not wait for that.
 func TestRotationDelaysNobody(t *testing.T) {
@@ -454,8 +470,13 @@ func TestBacklogIsApart(t *testing.T) {
 				a.end(account)
 			}
 		}
-		if len(a.writes) != 0 || len(a.until) != 1 || len(a.held) != 1 {
+		if len(a.writes) != 0 || len(a.until.of) != 1 || len(a.held.of) != 1 {
 			t.Errorf("it remembers %v, %v and %v", a.writes, a.until, a.held)
+		}
+		a.leave(4, failedFor)
+		want("whose sandbox may be full", 4, true)
+		if a.isHeld(4) {
+			t.Error("the feed of a store that left counts as held")
 		}
 	})
 }

@@ -300,7 +300,9 @@ func (c *Committer) inGroup(ctx context.Context, store Store, w *Write, mayShare
 		switch {
 		case err == nil && errors.Is(decided.err, errFeedHeld):
 			c.apart.keep(store.AccountID, contendedFor)
-		case err != nil || !errors.Is(decided.err, errUncounted):
+		case err == nil && errors.Is(decided.err, errUncounted):
+			c.apart.leave(store.AccountID, failedFor)
+		default:
 			return decided, err
 		}
 	}
