@@ -10,6 +10,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/admission"
 	"petstore/internal/event"
 	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
@@ -73,7 +74,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 // the queued message after the time or when the server shuts down.
 func (s *Server) awaitMessage(c *gin.Context, row db.Message, wait time.Duration) (db.Message, error) {
 	err := s.gate.Await(c, s.watchedBy(c), wait, gate.Seen{More: true}, func(ctx context.Context) (gate.Seen, error) {
-		found, err := s.messages.Do(ctx, row.AccountID, row.ID)
+		found, err := s.messages.Do(ctx, storeKey{gate.Caller(c).Payer(), row.AccountID}, row.ID)
 		if err != nil {
 			return gate.Seen{}, err
 		}
@@ -86,13 +87,20 @@ func (s *Server) awaitMessage(c *gin.Context, row db.Message, wait time.Duration
 	return row, err
 }
 
+// storeKey names a store and the account that pays for it.
+type storeKey struct{ payer, account int64 }
+
 // newMessageReader shares the reading of messages among the requests of an account that
-// wait. A message that does not exist is nil.
-func newMessageReader(queries *db.Queries) *sharedRead[int64, string, *db.MessageGetManyRow] {
+// wait. Each read takes a place of its payer. A message that does not exist is nil.
+func newMessageReader(queries *db.Queries, places *admission.Pool[int64]) *sharedRead[storeKey, string, *db.MessageGetManyRow] {
 	limits := sharedReads
 	limits.Inputs = maxMessagesPerRead
-	return shareReads(limits, withoutEnd, func(ctx context.Context, account int64, ids []string) ([]*db.MessageGetManyRow, error) {
-		rows, err := queries.MessageGetMany(ctx, db.MessageGetManyParams{AccountID: account, Ids: ids})
+	return shareReads(limits, withoutEnd, func(ctx context.Context, store storeKey, ids []string) ([]*db.MessageGetManyRow, error) {
+		if err := places.Take(ctx, store.payer, 1); err != nil {
+			return nil, err
+		}
+		defer places.Give(store.payer, 1)
+		rows, err := queries.MessageGetMany(ctx, db.MessageGetManyParams{AccountID: store.account, Ids: ids})
 		if err != nil {
 			return nil, err
 		}

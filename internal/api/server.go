@@ -86,7 +86,7 @@ type Server struct {
 	counts    *sharedRead[string, func(context.Context) (int64, error), int64]
 	feedPages *sharedRead[string, *feed.Query, feed.Page]
 	looks     *sharedRead[lookKey, func(context.Context) (any, error), any]
-	messages  *sharedRead[int64, string, *db.MessageGetManyRow] // by account
+	messages  *sharedRead[storeKey, string, *db.MessageGetManyRow]
 }
 
 // New returns a Server. The error is an invalid address in TrustedProxies, or a
@@ -114,8 +114,8 @@ func New(options Options) (*Server, error) {
 		page, err := feed.Find(ctx, s.reads, queries[0])
 		return slices.Repeat([]feed.Page{page}, len(queries)), err
 	})
-	s.looks = newLooks(admission.New[int64](admission.Looks.Of(options.DB.LockWaits())))
-	s.messages = newMessageReader(s.reads)
+	looks := admission.New[int64](admission.Looks.Of(options.DB.LockWaits()))
+	s.looks, s.messages = newLooks(looks), newMessageReader(s.reads, looks)
 	spec, err := SpecFor(options.BaseURL)
 	if err != nil {
 		return nil, err

@@ -141,6 +141,32 @@ func TestReadsOfStreams(t *testing.T) {
 	}
 }
 
+// TestReadsOfMessages: many sandboxes of an account wait for a message each, and their reads hang. At most
+// two of them have a connection.
+func TestReadsOfMessages(t *testing.T) {
+	t.Parallel()
+	const sandboxes, most = 8, 2
+	w := &watchers{turnstile: newTurnstile(t, "MessageGetMany", func(o *api.Options) { o.RequestTimeout = time.Second })}
+	clients, paths := make([]*petstore, sandboxes), make([]string, sandboxes)
+	for i := range sandboxes {
+		_, key := w.sandbox(w.accountID(), stores.SampleEmpty)
+		clients[i] = w.as(key)
+		paths[i] = clients[i].post("/messages", object{"message": "hi"}).want(202).header.Get("Location")
+	}
+	atOnce(t, sandboxes+1, func(i int) error {
+		if i < sandboxes {
+			_, err := clients[i].try("GET", paths[i], nil, "Prefer", "wait=2")
+			return err
+		}
+		w.until("a read that took too long is repeated", func() bool { return w.reads() > most })
+		w.pass()
+		return nil
+	})
+	if w.max > most {
+		t.Errorf("%d reads have a connection, want at most %d", w.max, most)
+	}
+}
+
 // TestStreamsShareReads: streams that watch the same share a read.
 func TestStreamsShareReads(t *testing.T) {
 	t.Parallel()
