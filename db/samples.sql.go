@@ -77,7 +77,7 @@ const sampleGet = `-- name: SampleGet :one
 
 SELECT id, name, created_at
 FROM accounts
-WHERE parent_id IS NOT DISTINCT FROM $1::bigint
+WHERE (parent_id = $1::bigint OR $1::bigint IS NULL AND parent_id IS NULL) -- IS NOT DISTINCT FROM uses no index
   AND name = $2
   AND kind = 'sample'
   AND deleted_at IS NULL

@@ -4,7 +4,7 @@
 -- Returns a sample of an account by its name. A built-in one has no parent.
 SELECT id, name, created_at
 FROM accounts
-WHERE parent_id IS NOT DISTINCT FROM sqlc.narg(parent_id)::bigint
+WHERE (parent_id = sqlc.narg(parent_id)::bigint OR sqlc.narg(parent_id)::bigint IS NULL AND parent_id IS NULL) -- IS NOT DISTINCT FROM uses no index
   AND name = @name
   AND kind = 'sample'
   AND deleted_at IS NULL;

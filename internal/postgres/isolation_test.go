@@ -287,3 +287,24 @@ func TestReferencesAcrossAccounts(t *testing.T) {
 		}
 	}
 }
+
+// TestSampleGetLooksAtOneAccount: the query finds the account by the index, although a built-in sample has none.
+func TestSampleGetLooksAtOneAccount(t *testing.T) {
+	t.Parallel()
+	queries := (&served{Database: pgtest.New(t)}).prepareQueries(t)
+	_, err := queries.Exec(t.Context(), `
+		INSERT INTO accounts (name) SELECT n FROM generate_series(1, 100) AS n;
+		INSERT INTO accounts (kind, parent_id, name) SELECT 'sample', id, n FROM accounts CROSS JOIN generate_series(1, 20) AS n;
+		ANALYZE accounts; SET enable_seqscan = off`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := queries.Query(t.Context(), queries.explain["SampleGet"], pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if plan := strings.Join(lines, "\n"); err != nil || !strings.Contains(plan, "Index Cond: ((parent_id = $1) AND (name = $2))") {
+		t.Errorf("%v, the plan is\n%s", err, plan)
+	}
+}
