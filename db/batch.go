@@ -844,8 +844,9 @@ type IdempotencyKeysLockRow struct {
 
 // Locks keys until the transaction ends, and returns those that no other request holds.
 // The locks are taken through a row of the account, so that on a sharded cluster they
-// are taken where the account is. The client chooses the key, so the prefix keeps it
-// apart from the other advisory locks.
+// are taken where the account is. The client chooses the key, and the prefix keeps it apart
+// from other advisory locks, unless a client computes a collision. Then these locks, which are only
+// tried, fail for the time of a transaction.
 func (q *Queries) IdempotencyKeysLock(ctx context.Context, arg []IdempotencyKeysLockParams) *IdempotencyKeysLockBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
@@ -1160,8 +1161,8 @@ type OrdersWriteParams struct {
 	AccountID  int64
 }
 
-// An element of ship_dates equal to no_ship_date means NULL, because the driver's
-// arrays cannot contain NULL.
+// An element of ship_dates equal to no_ship_date means NULL, because the arrays that sqlc
+// generates cannot contain NULL.
 func (q *Queries) OrdersWrite(ctx context.Context, arg []OrdersWriteParams) *OrdersWriteBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
@@ -2122,8 +2123,8 @@ type StatementsLimitBatchResults struct {
 }
 
 // The statements of internal/groupcommit. The first batch of a group locks and reads,
-// the second one writes. Only StoresWrite also locks and reads as it writes; it never runs on
-// a sharded cluster.
+// the second one writes. EventsAppend and StoresWrite also lock and read as they write; the latter
+// never runs on a sharded cluster.
 //
 // The row in inventory is the lock of a pet: every transaction that changes the pet, its
 // stock or its orders locks that row first. So the rows that a later statement reads are

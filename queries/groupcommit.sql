@@ -1,6 +1,6 @@
 -- The statements of internal/groupcommit. The first batch of a group locks and reads,
--- the second one writes. Only StoresWrite also locks and reads as it writes; it never runs on
--- a sharded cluster.
+-- the second one writes. EventsAppend and StoresWrite also lock and read as they write; the latter
+-- never runs on a sharded cluster.
 --
 -- The row in inventory is the lock of a pet: every transaction that changes the pet, its
 -- stock or its orders locks that row first. So the rows that a later statement reads are
@@ -66,8 +66,9 @@ WHERE account_state.account_id = @account_id;
 -- name: IdempotencyKeysLock :batchmany
 -- Locks keys until the transaction ends, and returns those that no other request holds.
 -- The locks are taken through a row of the account, so that on a sharded cluster they
--- are taken where the account is. The client chooses the key, so the prefix keeps it
--- apart from the other advisory locks.
+-- are taken where the account is. The client chooses the key, and the prefix keeps it apart
+-- from other advisory locks, unless a client computes a collision. Then these locks, which are only
+-- tried, fail for the time of a transaction.
 SELECT wanted.api_key_id::bigint AS api_key_id, wanted.key::text AS key
 FROM account_state
 CROSS JOIN (SELECT unnest(@api_key_ids::bigint[]) AS api_key_id, unnest(@keys::text[]) AS key) AS wanted
@@ -192,8 +193,8 @@ WHERE account_id = @account_id
   AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
 -- name: OrdersWrite :batchexec
--- An element of ship_dates equal to no_ship_date means NULL, because the driver's
--- arrays cannot contain NULL.
+-- An element of ship_dates equal to no_ship_date means NULL, because the arrays that sqlc
+-- generates cannot contain NULL.
 UPDATE orders
 SET ship_date = nullif((@ship_dates::timestamptz[])[array_position(@ids::bigint[], id)], @no_ship_date::timestamptz),
     complete  = coalesce((@completes::boolean[])[array_position(@ids::bigint[], id)], complete)

@@ -54,13 +54,13 @@ func (g *Gate) read(c *gin.Context, r Route) error {
 	}
 	return g.options.Replicas.Read(ctx, after, func(ctx context.Context) error {
 		c.Request = c.Request.WithContext(ctx)
-		ApplyPreference(c.Writer.Header(), consistencyPreference+"="+value)
+		applyPreference(c.Writer.Header(), consistencyPreference+"="+value)
 		return handle()
 	})
 }
 
-// ApplyPreference adds a preference to the header of a response (RFC 7240, section 3).
-func ApplyPreference(header http.Header, preference string) {
+// applyPreference adds a preference to the header of a response (RFC 7240, section 3).
+func applyPreference(header http.Header, preference string) {
 	if applied := header.Get("Preference-Applied"); applied != "" {
 		preference = applied + ", " + preference
 	}

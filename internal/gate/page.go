@@ -96,7 +96,7 @@ func (g *Gate) WritePage(c *gin.Context, page Page) error {
 	}
 	if page.Total != nil {
 		header.Set("X-Total-Count", strconv.FormatInt(*page.Total, 10))
-		ApplyPreference(header, "count=exact")
+		applyPreference(header, "count=exact")
 	}
 	httpjson.Send(c.Writer, http.StatusOK, cmp.Or(page.ContentType, httpjson.ContentType), encoded)
 	return nil

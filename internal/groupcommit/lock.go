@@ -230,7 +230,7 @@ func (l *locking) readOrders(ids []int64) {
 	})
 }
 
-// sequences are the sequences of the ids of new rows of accounts. Messages have random ids.
+// sequences are the sequences of the ids of new rows of accounts. Messages have UUIDs.
 var sequences = map[account.Kind]string{
 	account.Categories: "categories_id_seq",
 	account.Pets:       "pets_id_seq",

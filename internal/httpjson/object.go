@@ -310,8 +310,8 @@ func (o *Object) checkText(name string, value jsontext.Value, least, most int) *
 	return nil
 }
 
-// Name reads the field name, of 1 to most code points, at least one of them visible and
-// none a control character.
+// Name reads the field name, of 1 to most code points, at least one of them not white
+// space and none a control character.
 func (o *Object) Name(most int) *string {
 	const name = "name"
 	text := o.Text(name, 1, most)
