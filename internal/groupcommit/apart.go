@@ -11,7 +11,8 @@ const (
 	// Its writes would fill the common groups, and its neighbors would wait.
 	backlog = 8
 	// The times for which a store has groups of its own: after it had a backlog, after a failure
-	// without neighbors or of an own group or when a sandbox may become full, and after a held feed.
+	// without neighbors or of an own group, and after a held feed. failedFor is also the time for a
+	// sandbox that may become full.
 	backlogFor, failedFor, contendedFor = time.Second, 10 * time.Second, time.Second
 )
 

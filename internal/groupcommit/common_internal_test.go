@@ -178,8 +178,8 @@ func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 	}
 }
 
-// TestUncountedStoreLeaves: a sandbox that may become full has groups of its own for a while, so that not each of
-// its writes is tried in a common group first.
+// TestUncountedStoreLeaves: a sandbox that may become full has groups of its own for a while. So only the
+// first of its writes is tried in a common group.
 func TestUncountedStoreLeaves(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "it has no such groups")
