@@ -114,7 +114,8 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 	if state.injected != nil {
 		e.Fault = state.injected.String()
 	}
-	isCut, sent := state.injected.closes() && c.Writer.Header().Get("Content-Type") != StreamType, state.sent
+	sent := state.sent
+	_, isCut := c.Writer.(discarded)
 	if sent != nil {
 		sent.begin() // a response without a body begins after this
 		isCut = isCut || sent.isGone
