@@ -495,6 +495,15 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 	}
 }
 
+// TestDelayReadsNoUnusedBody: a delay rejects no body that the operation ignores.
+func TestDelayReadsNoUnusedBody(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	target := p.newWebhook("*").path() + "/test"
+	p.setFaults(object{"operation": "testWebhook", "effect": "delay", "delayMs": 10})
+	p.do("POST", target, strings.Repeat(" ", maxBodyBytes+1)).want(202)
+}
+
 // TestDelayHoldsNothing: delayed requests hold neither a place in progress nor a database
 // connection, and end when the server shuts down.
 func TestDelayHoldsNothing(t *testing.T) {

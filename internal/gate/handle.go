@@ -147,13 +147,10 @@ func (g *Gate) run(c *gin.Context, r Route) error {
 	return g.read(c, r) // it writes no response before it succeeds
 }
 
-// methodHasBody reports whether requests with this method have a body.
-func methodHasBody(method string) bool {
-	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
-}
-
 // isWrite reports whether requests with this method change something.
-func isWrite(method string) bool { return methodHasBody(method) || method == http.MethodDelete }
+func isWrite(method string) bool {
+	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch || method == http.MethodDelete
+}
 
 // checkPath returns [ErrRouteNotFound] if the path is not text that Postgres can store. Such
 // a path has no resource, whatever the operation.

@@ -73,7 +73,7 @@ func (g *Gate) injectFault(c *gin.Context) error {
 // deadline of the request by that time. Then it verifies the API key again. The error is
 // [errClientGone], one of receiving the body or one of the verification.
 func (g *Gate) delay(c *gin.Context, state *request) error {
-	if methodHasBody(c.Request.Method) {
+	if state.route.has(Body) {
 		// net/http notices that a client disconnects only after it has read the body.
 		if _, err := g.receiveBody(c); err != nil {
 			return err
