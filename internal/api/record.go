@@ -208,9 +208,13 @@ func (s *Server) exchangeEnds(ctx context.Context, accounts []int64) ([]db.FeedE
 	return transform(rows, func(row db.ExchangeEndsRow) db.FeedEndsRow { return db.FeedEndsRow(row) }), err
 }
 
-// recordOf returns what a request for a record waits for.
-func (s *Server) recordOf(q *exchangeQuery) gate.Watched {
-	return gate.Watched{Hub: s.exchanges, Account: q.account}
+// recordOf returns what a request for a record waits for. The parent of a sandbox outlives it.
+func (s *Server) recordOf(c *gin.Context, q *exchangeQuery) gate.Watched {
+	wanted := db.SandboxGetParams{ParentID: gate.Caller(c).Payer(), ID: q.account}
+	return gate.Watched{Hub: s.exchanges, Account: q.account, Check: func(ctx context.Context) error {
+		_, err := s.queries.SandboxGet(ctx, wanted)
+		return orNotFound(err, errSandboxNotFound)
+	}}
 }
 
 // listRequests lists the requests of a sandbox, newest first, or sends them as they end.
@@ -374,21 +378,16 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 	if err != nil {
 		return err
 	}
-	return s.gate.Await(c, s.recordOf(q), wait, seen, func(ctx context.Context) (gate.Seen, error) {
+	return s.gate.Await(c, s.recordOf(c, q), wait, seen, func(ctx context.Context) (gate.Seen, error) {
 		return see(s.lookForLater(ctx, m, q.next(from, 1)))
 	})
 }
 
 // streamRequests sends the requests of a sandbox as they end.
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
-	at, m, watched := q.after.number, s.newMeter(c), s.recordOf(q)
-	wanted := db.SandboxGetParams{ParentID: gate.Caller(c).Payer(), ID: q.account}
-	watched.Check = func(ctx context.Context) error {
-		_, err := s.queries.SandboxGet(ctx, wanted)
-		return orNotFound(err, errSandboxNotFound)
-	}
+	at, m := q.after.number, s.newMeter(c)
 	first := gate.Part{More: true, AtOnce: q.latest, UpTo: exchangeID{q.account, q.after.number}.String()}
-	return s.gate.Stream(c, watched, first, func(ctx context.Context) (part gate.Part, err error) {
+	return s.gate.Stream(c, s.recordOf(c, q), first, func(ctx context.Context) (part gate.Part, err error) {
 		found, err := s.lookForLater(ctx, m, q.next(at, streamPage))
 		if err != nil {
 			return part, err

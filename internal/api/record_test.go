@@ -523,6 +523,18 @@ func TestStreamOfAGoneSandboxEnds(t *testing.T) {
 	}
 }
 
+// TestWaitForAGoneSandbox: the parent account does not take the end of the sandbox for silence.
+func TestWaitForAGoneSandbox(t *testing.T) {
+	t.Parallel()
+	p := start(t).with(func(*api.Options) {})
+	sandbox := p.newSandbox("short", stores.SampleEmpty)
+	received := p.waitFor(sandbox.path() + "/requests?after=latest")
+	p.until("the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
+	p.del(sandbox.path()).want(204)
+	p.server.ShutDown() // ends the wait
+	received().wantError(404, "sandbox_not_found")
+}
+
 // TestRecordIsDeleted: a client can empty the record, which goes on with the next number.
 func TestRecordIsDeleted(t *testing.T) {
 	t.Parallel()

@@ -193,16 +193,9 @@ func (s *stream) keepAlive(part Part) {
 	default:
 		s.send(":\n")
 	}
-	if s.watched.Check == nil || s.err != nil {
-		return
+	if s.err == nil {
+		s.err = s.gate.gone(s.c, s.watched)
 	}
-	_ = s.gate.look(s.c, func(ctx context.Context) error { // a server or a database that is busy ends no stream
-		err := s.watched.Check(ctx)
-		if _, isGone := errors.AsType[*httpjson.Error](err); isGone {
-			s.err = err
-		}
-		return err
-	})
 }
 
 // send sends text at once. A client that does not read it in time is disconnected, and so

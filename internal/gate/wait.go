@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -53,8 +54,8 @@ type Seen struct {
 type Watched struct {
 	Hub     *feed.Hub
 	Account int64
-	// Check returns an error of the API when the account is gone. A silent stream calls it after each
-	// heartbeat. nil: the API key of the request then ends too.
+	// Check returns an error of the API when the account is gone. A request that waits calls it at the
+	// end, and a silent stream after each heartbeat. nil: the API key of the request then ends too.
 	Check func(context.Context) error
 }
 
@@ -100,13 +101,26 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 	if seen.Found {
 		return nil
 	}
-	return g.refusal(c)
+	return cmp.Or(g.refusal(c), g.gone(c, watched))
 }
 
-// refusal returns why the API key of a request does not work any more, or nil. A database that fails
-// is no reason.
+// refusal returns why the API key of a request does not work any more, or nil.
 func (g *Gate) refusal(c *gin.Context) error {
 	_, err := g.authenticate(c)
+	return reason(err)
+}
+
+// gone returns why the account that a request watches is gone, or nil.
+func (g *Gate) gone(c *gin.Context, watched Watched) error {
+	if watched.Check == nil {
+		return nil
+	}
+	return reason(g.look(c, watched.Check))
+}
+
+// reason returns an error of the API, which ends a wait or a stream. A server or a database that is
+// busy or fails does not.
+func reason(err error) error {
 	if refused, ok := errors.AsType[*httpjson.Error](err); ok {
 		return refused
 	}
