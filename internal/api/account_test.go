@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	stores "petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 )
@@ -424,6 +426,50 @@ func TestRevokedWhileTheBodyArrives(t *testing.T) {
 	}
 	if got := len(p.contents([]string{"messages"})["messages"]); got != 1 {
 		t.Errorf("%d messages were stored, want 1", got)
+	}
+}
+
+// TestRevokedWhileALockIsHeld: a change of keys or sandboxes has no effect when its key was revoked while
+// it waited for a lock.
+func TestRevokedWhileALockIsHeld(t *testing.T) {
+	t.Parallel()
+	p := startAlone(t).patient()
+	made := p.newSandbox("one", "empty")
+	id, _ := stores.ParseSandboxID(made.ID)
+	row, err := db.New(p.db).AccountGet(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		lock    func(*db.Queries, context.Context, int64) error
+		account int64
+		target  string
+		body    any
+	}{
+		{(*db.Queries).KeysLock, p.accountID(), keysPath, object{"name": "new", "scope": "admin"}},
+		{(*db.Queries).StoreLock, *row.SampleID, sandboxesPath, object{"sample": "empty"}},
+		{(*db.Queries).StoreLock, id, made.path() + "/reset", nil},
+	}
+	for _, test := range tests {
+		leaked := p.makeKey("leaked", "admin")
+		var received func() *response
+		if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
+			if err := test.lock(db.New(tx), t.Context(), test.account); err != nil {
+				return err
+			}
+			received = p.as(leaked.Secret).begin("POST", test.target, test.body)
+			if err := p.awaitWaiting(1); err != nil {
+				return err
+			}
+			p.del(keyPath(leaked.ID)).want(204)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		received().wantError(401, "invalid_api_key")
+	}
+	if keys, sandboxes := len(p.keys()), len(walk[sandbox](p, sandboxesPath)); keys != 1+len(tests) || sandboxes != 1 {
+		t.Errorf("%d keys and %d sandboxes", keys, sandboxes)
 	}
 }
 

@@ -44,9 +44,15 @@ func transactIn[Result any](s *Server, c *gin.Context, pool *admission.Pool[int6
 }
 
 // transactAt runs an action in a transaction, retries it, and reports its position in the
-// response.
+// response. The API key must work until the action has all its locks and only the commit is left.
 func transactAt[Result any](s *Server, c *gin.Context, action func(context.Context, pgx.Tx) (Result, error)) (Result, error) {
-	result, position, err := postgres.TransactAt(c.Request.Context(), s.options.DB, action)
+	result, position, err := postgres.TransactAt(c.Request.Context(), s.options.DB, func(ctx context.Context, tx pgx.Tx) (Result, error) {
+		result, err := action(ctx, tx)
+		if err == nil {
+			err = s.gate.CheckKey(c)
+		}
+		return result, err
+	})
 	if err == nil {
 		s.gate.ReportPosition(c, position)
 	}

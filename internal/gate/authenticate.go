@@ -48,6 +48,13 @@ func (g *Gate) authorize(c *gin.Context, r Route) error {
 	}
 }
 
+// CheckKey returns why the API key of a request does not work any more, or why nobody knows. Call it
+// after a wait, because somebody may have revoked the key or deleted the account meanwhile.
+func (g *Gate) CheckKey(c *gin.Context) error {
+	_, err := g.authenticate(c)
+	return err
+}
+
 // credentialsOf returns the API key of a request.
 func credentialsOf(r *http.Request) (credentials string, err error) {
 	fields, found := r.Header["Authorization"], false

@@ -15,8 +15,7 @@ func (g *Gate) ReadBody(c *gin.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The body may have taken seconds. Somebody may have revoked the key meanwhile.
-	if _, err := g.authenticate(c); err != nil {
+	if err := g.CheckKey(c); err != nil { // the body may have taken seconds
 		return nil, err
 	}
 	return body, g.reservePlace(c)

@@ -93,9 +93,7 @@ func (g *Gate) delay(c *gin.Context, state *request) error {
 		return errClientGone
 	}
 	g.extendDeadline(c, state.injected.delayed)
-	// Somebody may have revoked the key or deleted the sandbox meanwhile.
-	_, err := g.authenticate(c)
-	return err
+	return g.CheckKey(c)
 }
 
 // discarded is a response that the client does not get.

@@ -84,7 +84,7 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 		}
 		g.extendDeadline(c, time.Since(extended))
 		extended = time.Now()
-		if _, err := g.authenticate(c); err != nil { // somebody may have revoked the key meanwhile
+		if err := g.CheckKey(c); err != nil {
 			return err
 		}
 		if err := g.look(c, func(ctx context.Context) (err error) {
@@ -105,10 +105,7 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 }
 
 // refusal returns why the API key of a request does not work any more, or nil.
-func (g *Gate) refusal(c *gin.Context) error {
-	_, err := g.authenticate(c)
-	return reason(err)
-}
+func (g *Gate) refusal(c *gin.Context) error { return reason(g.CheckKey(c)) }
 
 // gone returns why the account that a request watches is gone, or nil.
 func (g *Gate) gone(c *gin.Context, watched Watched) error {
