@@ -135,3 +135,22 @@ func TestInjectedFaults(t *testing.T) {
 		})
 	}
 }
+
+// TestNewRule: a rule applies to the next delivery, although the worker has just found that there was none.
+func TestNewRule(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	inside := f.sandbox()
+	inside.webhook(receive(t, nil).url, "pet.created")
+	worker := f.work()
+	inside.emit(pets(1, 1)...)
+	worker.Wake(inside.account)
+	await(f, "delivered", "SELECT coalesce((SELECT status FROM webhook_deliveries), '')")
+	f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, close_when) VALUES ($1, 0, 'deliverWebhook', 'close', 'after')", inside.account)
+	inside.emit(pets(2, 2)...)
+	worker.Wake(inside.account)
+	await(f, int64(2), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
+	if got := read[string](f, "SELECT coalesce(attempts -> 0 ->> 'error', '') FROM webhook_deliveries WHERE sequence = 2"); got != webhook.LostResponse {
+		t.Errorf("the first attempt after the rule has the error %q", got)
+	}
+}

@@ -94,8 +94,9 @@ type countedRules struct {
 type ruleNumbers [MaxRules]int64
 
 // New returns an Injector. The verifier gets the announcements of [Replace], so that requests of
-// a sandbox without rules need not look for rules. A process that gets none passes nil. A statement
-// that counts takes one of the places, because a reset locks the rules.
+// a sandbox without rules need not look for rules. Without a verifier, each request reads the rules,
+// because nothing tells that they have changed. A statement that counts takes one of the places,
+// because a reset locks the rules.
 func New(database *postgres.DB, verifier *auth.Verifier, places *admission.Pool[int64]) *Injector {
 	f := &Injector{verifier: verifier}
 	var err error
@@ -162,10 +163,10 @@ func (f *Injector) replace(account int64, entry, with *cachedRules) {
 
 // rules returns the rules of a sandbox, which were current at most a second ago.
 func (f *Injector) rules(ctx context.Context, account int64) ([]Rule, error) {
-	read, entry := &cachedRules{at: time.Now()}, f.cached(account)
-	if f.verifier != nil {
-		read.change = f.verifier.LatestChange()
+	if f.verifier == nil {
+		return f.reads.Do(ctx, account, struct{}{})
 	}
+	read, entry := &cachedRules{at: time.Now(), change: f.verifier.LatestChange()}, f.cached(account)
 	if read.at.Sub(entry.at) <= cacheTime || f.hasStillNone(account, entry) {
 		return entry.rules, nil
 	}
@@ -178,7 +179,7 @@ func (f *Injector) rules(ctx context.Context, account int64) ([]Rule, error) {
 
 // hasStillNone reports whether a sandbox had no rules and nobody has announced a change.
 func (f *Injector) hasStillNone(account int64, entry *cachedRules) bool {
-	return f.verifier != nil && !entry.at.IsZero() && len(entry.rules) == 0 && f.verifier.IsUnchanged(account, entry.change)
+	return !entry.at.IsZero() && len(entry.rules) == 0 && f.verifier.IsUnchanged(account, entry.change)
 }
 
 // Choose returns the rule that applies to a request of a sandbox, or nil. It tries the

@@ -22,7 +22,7 @@ func TestForgetFaults(t *testing.T) {
 
 func testForgetFaults(t *testing.T) {
 	t.Helper()
-	f := New(&postgres.DB{}, nil, nil)
+	f := New(&postgres.DB{}, auth.NewVerifier(nil, nil), nil)
 	reads := map[int64]int{}
 	var during func()
 	f.reads = coalesce.New(sharedReads, func(_ context.Context, account int64, calls []struct{}) ([][]Rule, error) {
