@@ -6,7 +6,7 @@ package faults
 import (
 	"context"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -64,18 +64,19 @@ var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
 // use.
 type Injector struct {
 	verifier *auth.Verifier // gets the announcements of changes; nil: there are none
-
-	mu    sync.Mutex // guards changes of cache that depend on an entry
-	cache *lru.Cache[int64, *cachedRules]
-	reads *coalesce.Coalescer[int64, struct{}, []Rule] // by account
+	cache    *lru.Cache[int64, *cached]
+	reads    *coalesce.Coalescer[int64, struct{}, []Rule] // by account
 	// counts returns for each rule the number of a request among all that it counted, from 1,
 	// or 0 if the rules have changed.
 	counts *coalesce.Coalescer[countedRules, struct{}, ruleNumbers]
 }
 
+// cached has the rules of a sandbox, or nil while they are read for the first time. [Injector.Forget]
+// makes a new one, so a read that began before it stores its rules where nobody looks.
+type cached = atomic.Pointer[cachedRules]
+
 // cachedRules are the rules of a sandbox. The time and the number of the latest announced
-// change are from just before they were read. The time is zero while they are read for the
-// first time.
+// change are from just before they were read.
 type cachedRules struct {
 	rules  []Rule
 	at     time.Time
@@ -100,7 +101,7 @@ type ruleNumbers [MaxRules]int64
 func New(database *postgres.DB, verifier *auth.Verifier, places *admission.Pool[int64]) *Injector {
 	f := &Injector{verifier: verifier}
 	var err error
-	if f.cache, err = lru.New[int64, *cachedRules](cacheSize); err != nil {
+	if f.cache, err = lru.New[int64, *cached](cacheSize); err != nil {
 		panic(err) // the size is not positive
 	}
 	f.reads = coalesce.New(sharedReads, func(ctx context.Context, account int64, calls []struct{}) (results [][]Rule, err error) {
@@ -133,53 +134,34 @@ func New(database *postgres.DB, verifier *auth.Verifier, places *admission.Pool[
 
 // Forget makes this process read the rules of a sandbox again. Call it when they have
 // changed.
-func (f *Injector) Forget(account int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.cache.Remove(account)
-}
-
-// cached returns the entry of a sandbox, and adds one without rules if there is none.
-func (f *Injector) cached(account int64) *cachedRules {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	entry, ok := f.cache.Get(account)
-	if !ok {
-		entry = &cachedRules{}
-		f.cache.Add(account, entry)
-	}
-	return entry
-}
-
-// replace replaces the entry of a sandbox, unless Forget has removed it or somebody else
-// has replaced it.
-func (f *Injector) replace(account int64, entry, with *cachedRules) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if current, ok := f.cache.Get(account); ok && current == entry {
-		f.cache.Add(account, with)
-	}
-}
+func (f *Injector) Forget(account int64) { f.cache.Remove(account) }
 
 // rules returns the rules of a sandbox, which were current at most a second ago.
 func (f *Injector) rules(ctx context.Context, account int64) ([]Rule, error) {
 	if f.verifier == nil {
 		return f.reads.Do(ctx, account, struct{}{})
 	}
-	read, entry := &cachedRules{at: time.Now(), change: f.verifier.LatestChange()}, f.cached(account)
-	if read.at.Sub(entry.at) <= cacheTime || f.hasStillNone(account, entry) {
-		return entry.rules, nil
+	entry, isCached := f.cache.Get(account)
+	if !isCached {
+		entry = &cached{}
+		if other, isCached, _ := f.cache.PeekOrAdd(account, entry); isCached {
+			entry = other
+		}
+	}
+	read := &cachedRules{at: time.Now(), change: f.verifier.LatestChange()}
+	if known := entry.Load(); known != nil && (read.at.Sub(known.at) <= cacheTime || f.hasStillNone(account, known)) {
+		return known.rules, nil
 	}
 	var err error
 	if read.rules, err = f.reads.Do(ctx, account, struct{}{}); err == nil {
-		f.replace(account, entry, read)
+		entry.Store(read)
 	}
 	return read.rules, err
 }
 
 // hasStillNone reports whether a sandbox had no rules and nobody has announced a change.
-func (f *Injector) hasStillNone(account int64, entry *cachedRules) bool {
-	return !entry.at.IsZero() && len(entry.rules) == 0 && f.verifier.IsUnchanged(account, entry.change)
+func (f *Injector) hasStillNone(account int64, known *cachedRules) bool {
+	return len(known.rules) == 0 && f.verifier.IsUnchanged(account, known.change)
 }
 
 // Choose returns the rule that applies to a request of a sandbox, or nil. It tries the
