@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -82,8 +83,12 @@ func (p *program) newClient(to target) *client {
 type call struct {
 	method, path string // the path may have a query
 	header       http.Header
-	body         []byte // nil: none
+	body         []byte    // nil: none
+	until        time.Time // of the wall clock, after which it is not sent; zero: none
 }
+
+// errTooLate means that a call had no final response until its time.
+var errTooLate = errors.New("more than 23 hours have passed since a row was sent first")
 
 // reply is the response to a call.
 type reply struct {
@@ -129,8 +134,8 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 		pause := retryPause(attempt)
 		var why string
 		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
+		case ctx.Err() != nil, errors.Is(err, errTooLate):
+			return nil, cmp.Or(ctx.Err(), err)
 		case err != nil:
 			// The first attempt finds out that there is no server. Between two calls, it may restart.
 			if !isSafe || attempt == 0 && isDial(err) && c.patience == 0 && !c.answered.Load() {
@@ -197,8 +202,11 @@ func retryPause(attempt int) time.Duration {
 	return pause/2 + rand.N(pause/2) //nolint:gosec // not a secret
 }
 
-// try sends a call once. It reads the body, unless that is a stream.
+// try sends a call once, unless it is too late. It reads the body, unless that is a stream.
 func (c *client) try(ctx context.Context, one call) (*reply, error) {
+	if !one.until.IsZero() && time.Now().After(one.until) {
+		return nil, errTooLate
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	request, err := http.NewRequestWithContext(ctx, one.method, c.url+one.path, bytes.NewReader(one.body))
 	if err != nil {

@@ -171,7 +171,7 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 
 // sendRow sends a request of an import.
 func (c *client) sendRow(ctx context.Context, r transfer.Request) (status int, body []byte, err error) {
-	one := call{method: r.Method, path: r.Path, body: r.Body}
+	one := call{method: r.Method, path: r.Path, body: r.Body, until: r.Until}
 	if r.Key != "" {
 		one.header = http.Header{idempotencyKey: {r.Key}}
 	}

@@ -587,26 +587,41 @@ func TestImportLosesAResponse(t *testing.T) {
 	}
 }
 
-// TestImportIsSlow: import does not send a row in doubt that the server forgets during the import.
+// TestImportIsSlow: import does not send a row in doubt that the server forgets during the import, also not again.
 func TestImportIsSlow(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
-	path := s.file("categories.csv", "name\na\nb\nc\n")
-	s.load(path)
-	journal, text := s.journal(path)
-	header, _, _ := strings.Cut(text, "\n")
-	key := regexp.MustCompile(`(?m)^>4 \d+ (\d+)$`).FindStringSubmatch(text)[1]
-	s.fault(`{"operation":"createCategory","effect":"delay","delayMs":5000,"first":1}`)
-	text = fmt.Sprintf("%s\n>4 %d %s\n", header, time.Now().Add(5*time.Second-23*time.Hour).Unix(), key)
-	if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out := s.fails([]string{path, "--connections", "1"}, "when the rows in the lines 4 were on their way", "more than 23 hours have passed")
-	if strings.Count(out, path) != 1 {
-		t.Errorf("the sentence does not name the file once: %s", out)
-	}
-	if _, text = s.journal(path); !regexp.MustCompile(`(?m)^2 \d+ `).MatchString(text) {
-		t.Errorf("it has not sent the first row:\n%s", text)
+	newStore := newStores(t)
+	for name, test := range map[string]struct {
+		line       int // in doubt
+		fault      string
+		sent       string // lines in the journal
+		want, then string
+	}{
+		"before it":        {4, `"effect":"delay","delayMs":5000,"first":1`, `(?m)^2 \d+ `, "when the rows in the lines 4 were on their way", "more than 23 hours have passed"},
+		"while it is sent": {2, `"effect":"status","status":429,"first":8`, `(?m)^>2 .*\n>2 `, "0 of 3 rows of ", "are imported: more than 23 hours have passed since a row was sent first; run the same command again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			path := s.file("categories.csv", "name\na\nb\nc\n")
+			s.load(path)
+			journal, text := s.journal(path)
+			header, _, _ := strings.Cut(text, "\n")
+			key := regexp.MustCompile(`(?m)^>4 \d+ (\d+)$`).FindStringSubmatch(text)[1]
+			s.fault(`{"operation":"createCategory",` + test.fault + `}`)
+			text = fmt.Sprintf("%s\n>%d %d %s\n", header, test.line, time.Now().Add(5*time.Second-23*time.Hour).Unix(), key)
+			if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out := s.fails([]string{path, "--connections", "1"}, test.want, test.then)
+			if strings.Count(out, path) != 1 {
+				t.Errorf("the sentence does not name the file once: %s", out)
+			}
+			if _, text = s.journal(path); !regexp.MustCompile(test.sent).MatchString(text) {
+				t.Errorf("it has not sent the first row:\n%s", text)
+			}
+			s.fails([]string{path}, fmt.Sprintf("when the rows in the lines %d were on their way", test.line), "add --in-doubt")
+		})
 	}
 }
 

@@ -18,8 +18,9 @@ import (
 // Request is a request to the API.
 type Request struct {
 	Method, Path string
-	Key          string // Idempotency-Key; "": none
-	Body         []byte // nil: none
+	Body         []byte    // nil: none
+	Key          string    // Idempotency-Key; "": none
+	Until        time.Time // of the wall clock, after which the request must not be sent; zero: none
 }
 
 // Sender sends a request until the response is not temporary. The error says that there is none, or
@@ -222,11 +223,16 @@ func (r *run) pass(ctx context.Context) error {
 		if context.Cause(ctx) != nil {
 			return context.Cause(ctx)
 		}
-		if _, one.inDoubt = r.journal.begun[one.line]; one.inDoubt {
+		one.until = time.Now().Round(0).Add(keysLast) // other clocks stand still while the machine sleeps
+		var before begun
+		if before, one.inDoubt = r.journal.begun[one.line]; one.inDoubt {
 			if err := r.decide(ctx); err != nil { // time has passed since [run.open]
 				return err
 			}
 			delete(r.journal.begun, one.line)
+			if r.InDoubt != "send" {
+				one.until = before.at.Add(keysLast)
+			}
 		}
 		if r.isDone(one) {
 			return nil

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -65,7 +66,7 @@ func (r *run) send(ctx context.Context, one Request, into any) error {
 // post creates a resource with the fields of a row, and returns its id.
 func (r *run) post(ctx context.Context, one *row) (int64, error) {
 	var made resource
-	err := r.send(ctx, Request{http.MethodPost, one.resource.Path, r.key(one.line), one.body()}, &made)
+	err := r.send(ctx, Request{http.MethodPost, one.resource.Path, one.body(), r.key(one.line), one.until}, &made)
 	return made.ID, err
 }
 
@@ -106,16 +107,16 @@ func (r *run) categoryNamed(ctx context.Context, name string) (id int64, err err
 	for attempt := 0; !known; attempt++ {
 		var found []resource
 		query := url.Values{"name": {name}, "sort": {"name"}, "limit": {"1"}} // the whole name is the first with this prefix
-		if err := r.send(ctx, Request{http.MethodGet, "/categories?" + query.Encode(), "", nil}, &found); err != nil {
+		if err := r.send(ctx, Request{Method: http.MethodGet, Path: "/categories?" + query.Encode()}, &found); err != nil {
 			return 0, err
 		}
 		var made resource
 		if known = len(found) > 0 && casefold.Key(found[0].Name) == key; known {
 			id = found[0].ID
 		} else if known = !r.CreateCategories; !known {
-			quoted, _ := jsontext.AppendQuote(nil, name) // valid UTF-8
-			err := r.send(ctx, Request{http.MethodPost, "/categories", r.key("category " + key), fmt.Appendf(nil, `{"name":%s}`, quoted)}, &made)
-			if err != nil && attempt > 0 { // else another client may have created it
+			quoted, _ := jsontext.AppendQuote(nil, name)                                                                                                       // valid UTF-8
+			err := r.send(ctx, Request{http.MethodPost, "/categories", fmt.Appendf(nil, `{"name":%s}`, quoted), r.key("category " + key), time.Time{}}, &made) // names are unique
+			if err != nil && attempt > 0 {                                                                                                                     // else another client may have created it
 				return 0, err
 			}
 			id, known = made.ID, err == nil
@@ -158,7 +159,7 @@ func (r *run) putStock(ctx context.Context, one *row) (int64, error) {
 func (r *run) setStock(ctx context.Context, one *row) (status string, err error) {
 	body := row{fields: slices.DeleteFunc(slices.Clone(one.fields), func(f field) bool { return f.name == "petId" })}
 	var item resource
-	err = r.send(ctx, Request{http.MethodPut, "/store/inventory/" + string(one.get("petId")), "", body.body()}, &item)
+	err = r.send(ctx, Request{Method: http.MethodPut, Path: "/store/inventory/" + string(one.get("petId")), Body: body.body()}, &item)
 	return item.Status, err
 }
 
@@ -172,7 +173,7 @@ func (r *run) settle(ctx context.Context, one *row) error {
 			next = "available"
 		}
 		var changed resource
-		err = r.send(ctx, Request{http.MethodPatch, "/pets/" + string(one.get("petId")), "", fmt.Appendf(nil, `{"status":%q}`, next)}, &changed)
+		err = r.send(ctx, Request{Method: http.MethodPatch, Path: "/pets/" + string(one.get("petId")), Body: fmt.Appendf(nil, `{"status":%q}`, next)}, &changed)
 		status = changed.Status
 	}
 	return err
@@ -202,11 +203,11 @@ func (r *run) putOrder(ctx context.Context, one *row) (int64, error) {
 // complete completes the order at a path, or cancels it if the server refuses that.
 func (r *run) complete(ctx context.Context, path string) error {
 	var done resource
-	err := r.send(ctx, Request{http.MethodPatch, path, "", []byte(`{"complete":true}`)}, &done)
+	err := r.send(ctx, Request{Method: http.MethodPatch, Path: path, Body: []byte(`{"complete":true}`)}, &done)
 	if _, isWrong := errors.AsType[RowErrors](err); !isWrong {
 		return err
 	}
-	canceled := r.send(ctx, Request{http.MethodDelete, path, "", nil}, nil)
+	canceled := r.send(ctx, Request{Method: http.MethodDelete, Path: path}, nil)
 	if _, isWrong := errors.AsType[RowErrors](canceled); canceled != nil && !isWrong { // else it is gone
 		return canceled
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -22,6 +23,7 @@ type row struct {
 	fields   []field
 	failure  RowErrors // the row cannot be read
 	inDoubt  bool      // an earlier import may have sent it
+	until    time.Time // when the server may not recognize it any more
 }
 
 // field is a field of a row.
