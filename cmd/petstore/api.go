@@ -213,15 +213,10 @@ func (p *program) printPages(ctx context.Context, sender *client, one call) erro
 func (c *client) eachElement(ctx context.Context, one call, do func(json.RawMessage) error) error {
 	end := ""
 	if path, _, _ := strings.Cut(one.path, "?"); path == "/events" {
-		keys := one.header["Authorization"] // of the user, maybe of another account
-		latest, err := c.send(ctx, call{method: http.MethodGet, path: "/events?after=latest&limit=1", header: http.Header{"Authorization": keys}})
-		if err == nil {
-			err = latest.err()
-		}
-		if err != nil {
+		var err error
+		if end, err = c.feedEnd(ctx, one.header["Authorization"]); err != nil { // of the user, maybe of another account
 			return err
 		}
-		end = afterOf(nextPage(latest.Header)) // ids are in the order of events
 	}
 	for {
 		got, err := c.send(ctx, one)
@@ -244,6 +239,18 @@ func (c *client) eachElement(ctx context.Context, one call, do func(json.RawMess
 			return nil
 		}
 	}
+}
+
+// feedEnd returns the id of the newest event. Ids are in the order of events. The keys may be nil.
+func (c *client) feedEnd(ctx context.Context, keys []string) (string, error) {
+	latest, err := c.send(ctx, call{method: http.MethodGet, path: "/events?after=latest&limit=1", header: http.Header{"Authorization": keys}})
+	if err == nil {
+		err = latest.err()
+	}
+	if err != nil {
+		return "", err
+	}
+	return afterOf(nextPage(latest.Header)), nil
 }
 
 // afterOf returns the event after which a page begins, or "".

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"petstore/internal/follow"
 	"petstore/internal/transfer"
 )
 
@@ -111,7 +112,7 @@ func (p *program) importFiles(cmd *cobra.Command, names []string, o importOption
 			return err
 		}
 		sender.patience, sender.log = 10*time.Minute, &rareLog{p: p}
-		job.Send = sender.sendRow
+		job.Send, job.WasReset = sender.sendRow, sender.wasReset
 	}
 	for _, name := range names {
 		if err := p.importFile(ctx, name, &job, o, report); err != nil {
@@ -180,6 +181,24 @@ func (c *client) sendRow(ctx context.Context, r transfer.Request) (status int, b
 		return 0, nil, err
 	}
 	return got.StatusCode, got.text, nil
+}
+
+// wasReset is a [transfer.WasReset].
+func (c *client) wasReset(ctx context.Context, after string) (end string, is bool, err error) {
+	if end, err = c.feedEnd(ctx, nil); err != nil || after == "" {
+		return end, false, err
+	}
+	look := func(after string) error {
+		return c.eachElement(ctx, call{method: http.MethodGet, path: "/events?type=store.reset" + after}, func(json.RawMessage) error {
+			is = true
+			return nil
+		})
+	}
+	err = look("&after=" + after)
+	if failed, isStatus := errors.AsType[*follow.StatusError](err); isStatus && failed.Code == "cursor_expired" {
+		err = look("") // the server keeps events for 30 days, and a restore may have lost this one
+	}
+	return end, is, err
 }
 
 // importing returns a function that shows the progress, the rate and the time left in one line of a terminal.

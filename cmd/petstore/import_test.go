@@ -702,6 +702,38 @@ func TestImportAgain(t *testing.T) {
 	}
 }
 
+// TestImportAfterReset: import does not leave out rows of a store that was reset, also if the feed has lost the event
+// in the journal.
+func TestImportAfterReset(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	categories, pets := s.file("categories.csv", "name\nDogs\n"), s.file("pets.csv", "name,category\na,Dogs\nb,Dogs\n")
+	s.load(categories)
+	journal, text := s.journal(categories)
+	expired := regexp.MustCompile(`"end":"evt_\w+"`).ReplaceAllString(text, `"end":"evt_`+strings.Repeat("f", 32)+`"`)
+	if err := os.WriteFile(journal, []byte(expired), 0o600); err != nil || expired == text {
+		t.Fatalf("the journal is\n%s (error %v)", text, err)
+	}
+	if got := s.load(categories); got.Before != 1 {
+		t.Errorf("without a reset: %+v", got)
+	}
+	s.beginLost(s.environ, pets).end(syscall.SIGKILL)
+	s.fault("")
+	must(t, s.environ, "api", "POST", "/sandboxes/current/reset")
+	for _, path := range []string{categories, pets} {
+		s.fails([]string{path}, "the store was reset, or restored from a backup, since the import of "+path+"; if its rows are not in the store, add --again")
+		if got := s.load(path, "--again"); got.Imported != got.Rows {
+			t.Errorf("after a reset: %+v", got)
+		}
+		if got := s.load(path); got.Before != got.Rows {
+			t.Errorf("again: %+v", got)
+		}
+	}
+	if got := s.names(); got != "a b" {
+		t.Errorf("there are the pets %q", got)
+	}
+}
+
 // TestImportToTwoServers: the journal of an account is not the one of an account of another server.
 func TestImportToTwoServers(t *testing.T) {
 	t.Parallel()

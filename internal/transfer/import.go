@@ -27,10 +27,15 @@ type Request struct {
 // that it does not tell the result of an earlier attempt.
 type Sender func(context.Context, Request) (status int, body []byte, err error)
 
+// WasReset reports whether the store was reset after an event, and returns the end of its feed. With "", it only
+// returns that.
+type WasReset func(ctx context.Context, after string) (end string, is bool, err error)
+
 // Import imports a file into the store of an account.
 type Import struct {
 	Source           *Source
 	Send             Sender
+	WasReset         WasReset
 	Account          Account
 	Dir              string // of the journal of stdin
 	Connections      int
@@ -103,8 +108,14 @@ func (r *run) open(ctx context.Context) error {
 	if r.Again {
 		h.Salt = rand.Text()
 	}
+	wasReset := func(after string) (end string, is bool, err error) {
+		if end, is, err = r.WasReset(ctx, after); is && !r.Again {
+			err = &ChoiceError{fmt.Sprintf("the store was reset, or restored from a backup, since the import of %s; if its rows are not in the store, add --again", r.Source.Name)}
+		}
+		return end, is, err
+	}
 	var err error
-	if r.journal, err = openJournal(name, r.Account, h, r.Again); err != nil {
+	if r.journal, err = openJournal(name, r.Account, h, r.Again, wasReset); err != nil {
 		return err
 	}
 	j := r.journal

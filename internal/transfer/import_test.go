@@ -33,7 +33,7 @@ func TestInterruptedAdoption(t *testing.T) {
 		created := func(context.Context, transfer.Request) (int, []byte, error) {
 			return http.StatusCreated, []byte(`{"id":1}`), nil
 		}
-		_, err = (&transfer.Import{Source: source, Send: created, Dir: dir, Connections: 1}).Run(ctx)
+		_, err = (&transfer.Import{Source: source, Send: created, WasReset: never, Dir: dir, Connections: 1}).Run(ctx)
 		return err
 	}
 	journal := func() string {
@@ -103,7 +103,7 @@ func TestChangeDuringImport(t *testing.T) {
 					sent[row.Name]++
 					return http.StatusCreated, []byte(`{"id":1}`), nil
 				}
-				_, err = (&transfer.Import{Source: source, Send: send, Connections: 1}).Run(t.Context())
+				_, err = (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 1}).Run(t.Context())
 				return err
 			}
 			if err := load(); err == nil || err.Error() != "the file has changed during the import" || len(sent) == len(lines) {
@@ -140,7 +140,7 @@ func TestKeyInProgress(t *testing.T) {
 			keys = append(keys, r.Key)
 			return status, []byte(body), nil
 		}
-		return (&transfer.Import{Source: source, Send: send, Connections: 1}).Run(t.Context())
+		return (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 1}).Run(t.Context())
 	}
 	got, err := load(http.StatusConflict, `{"code":"idempotency_in_progress","message":"Wait."}`)
 	if err == nil || err.Error() != "the server returned 409 idempotency_in_progress: Wait" || got.Failed != 0 {
@@ -150,6 +150,9 @@ func TestKeyInProgress(t *testing.T) {
 		t.Errorf("again: %+v, %v, with the keys %q", got, err, keys)
 	}
 }
+
+// never is a [transfer.WasReset] of a store that was never reset.
+func never(context.Context, string) (string, bool, error) { return "", false, nil }
 
 // lineSize is the number of bytes of a line in [TestChangeDuringImport].
 const lineSize = 16 << 10

@@ -71,19 +71,27 @@ type header struct {
 	Digest string `json:"digest"`
 	// Salt makes the idempotency keys of an import that is repeated on purpose differ.
 	Salt string `json:"salt,omitempty"`
+	// End is the event before those of the import.
+	End string `json:"end,omitempty"`
 }
 
 // openJournal reads the journal of a file, or creates it if there is none. isNew forgets the old one.
-func openJournal(file string, of Account, h header, isNew bool) (*journal, error) {
+func openJournal(file string, of Account, h header, isNew bool, wasReset func(after string) (end string, is bool, err error)) (*journal, error) {
 	path := fmt.Sprintf("%s.%s-%s.journal", file, of.ID, strconv.FormatInt(of.CreatedAt.UnixMicro(), 36))
 	j := &journal{path: path, keyID: of.APIKey.ID, begun: map[int64]begun{}, settled: map[int64]bool{}}
 	err := j.read()
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
-	case isNew && len(j.begun) > 0:
+	}
+	end, isReset, failed := wasReset(j.End)
+	h.End = end
+	switch {
+	case failed != nil:
+		return nil, failed
+	case isNew && !isReset && len(j.begun) > 0:
 		return nil, errors.New("the import before was interrupted when " + onTheirWay(slices.Sorted(maps.Keys(j.begun))))
 	case err == nil && !isNew:
+		j.End = end
 		j.file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0) //nolint:gosec // the user names the file
 		return j, err
 	}
