@@ -21,7 +21,8 @@ import (
 // restoredBackups is row 50: a database is dumped and archived while clients change 26 stores.
 // Then PostgreSQL is killed during writes, and its data are deleted. pgBackRest and the WAL of
 // pg_receivewal restore every acknowledged order, or everything up to a time before the last
-// writes. The dump restores one point too, with two roles: the feed of each store makes its lists.
+// writes. The dump restores one point too, with two roles: the feed of each store makes its lists. A large object of another role
+// does not stop the owner's next dump.
 func restoredBackups(ctx context.Context, f *fixture) string {
 	const writers, pause, limit = 16, 1500 * time.Millisecond, 60 * time.Second
 	b := f.openArchive(ctx)
@@ -62,6 +63,8 @@ func restoredBackups(ctx context.Context, f *fixture) string {
 
 	other := f.startEmpty(ctx, localpg.Options{Binaries: f.postgres, Dir: filepath.Join(f.dir, "other"), Disposable: true})
 	f.restoreDump(ctx, other, dump)
+	other.exec(ctx, "SELECT lo_create(0)")
+	f.script(ctx, "deploy/backup/dump.sh", other, []string{dump}, "OWNER_URL="+other.urlOf(ownerRole))
 	dumped := f.checkRestored(ctx, restored{other, other.urlOf(servingRole)}, before, nil)
 	return fmt.Sprintf("0 of %d acknowledged orders lost, restored in %s; %d and %d events make the lists",
 		len(acknowledged.placed), round(took), events, dumped)
