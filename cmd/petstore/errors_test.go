@@ -482,7 +482,12 @@ func TestStatementSentences(t *testing.T) {
 	}
 	wantSentence(t, []string{"DATABASE_URL=" + serving.DirectURL}, []string{"migrate", "down", "--yes"}, false,
 		"PostgreSQL reports: permission denied for table goose_db_version (SQLSTATE 42501); connect as the owner of the schema, or let it run `petstore migrate up` with PETSTORE_SERVING_ROLE set to this role")
-	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"seed"}, false, "the database schema is behind; run `petstore migrate up`")
+	for _, command := range []string{"seed", "after-restore"} {
+		wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{command}, false, "the database schema is behind; run `petstore migrate up`")
+	}
+	_, roleURL := pgtest.NewEmpty(t).NewRole(t)
+	wantSentence(t, []string{"DATABASE_URL=" + roleURL}, []string{"migrate", "up"}, false,
+		"PostgreSQL reports: permission denied for schema public (SQLSTATE 42501); connect as the owner of the schema, or let it run `petstore migrate up` with PETSTORE_SERVING_ROLE set to this role")
 	if err := plain(context.Canceled); err.Error() != "interrupted" {
 		t.Errorf("Ctrl-C returns %v", err)
 	}

@@ -93,12 +93,23 @@ func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migration
 		fmt.Fprintf(p.stdout, "applied %s (%s)\n", migration.Name, migration.Duration.Round(time.Millisecond))
 	}
 	if err == nil && len(applied) == 0 {
-		fmt.Fprintln(p.stdout, "the schema is current")
+		err = p.sayCurrent(ctx, m, "the schema is current\n")
 	}
 	if err != nil {
 		return err
 	}
 	return p.grantServing(ctx, c, m)
+}
+
+// sayCurrent prints the text, unless a later release has migrated the schema. It then says so instead.
+func (p *program) sayCurrent(ctx context.Context, m *postgres.Migrations, text string) error {
+	later, err := m.Later(ctx)
+	if err == nil && later > 0 {
+		fmt.Fprintf(p.stderr, "the schema has later migrations, up to %d\n", later)
+	} else if err == nil {
+		fmt.Fprint(p.stdout, text)
+	}
+	return err
 }
 
 func (p *program) migrateDistribute(ctx context.Context, c config, m *postgres.Migrations) error {
@@ -172,6 +183,9 @@ func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrati
 
 func (p *program) migrateStatus(ctx context.Context, m *postgres.Migrations, asJSON bool) error {
 	all, err := m.Status(ctx)
+	if err == nil {
+		err = p.sayCurrent(ctx, m, "")
+	}
 	if err != nil {
 		return err
 	}

@@ -119,11 +119,11 @@ var ErrLaterSchema = errors.New("the schema is of a later release, which grants 
 // If the schema is newer than this program, GrantServing changes nothing and returns
 // [ErrLaterSchema], because a later release may need other privileges.
 func (m *Migrations) GrantServing(ctx context.Context, role string) error {
-	version, err := m.Version(ctx)
+	later, err := m.Later(ctx)
 	switch {
 	case err != nil:
 		return err
-	case version > latestVersion:
+	case later > 0:
 		return ErrLaterSchema
 	}
 	distributed, err := m.isDistributed(ctx)

@@ -175,7 +175,9 @@ func (m *Migrations) Up(ctx context.Context) (applied []Migration, err error) {
 	}
 	var pending []Migration
 	if m.Progress != nil {
-		pending, _ = m.pending(ctx) // an error comes again below
+		if pending, err = m.pending(ctx); err != nil {
+			return nil, err
+		}
 	}
 	for {
 		if distributed {
@@ -206,8 +208,12 @@ func (m *Migrations) pending(ctx context.Context) ([]Migration, error) {
 // Down reverts the latest migration and returns it, or nothing if there is none. It returns an
 // error if a later release has applied the latest one.
 func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
-	if _, err := m.applied(ctx); err != nil {
+	later, err := m.Later(ctx)
+	switch {
+	case err != nil:
 		return nil, err
+	case later > 0:
+		return nil, fmt.Errorf("the schema has the migration %d, but the last one of this program is %d; use the program of the later release", later, m.latest())
 	}
 	result, err := m.provider.Down(ctx)
 	if errors.Is(err, goose.ErrNoNextVersion) {
@@ -229,13 +235,19 @@ func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
 
 // Status returns all migrations of this program, by version.
 func (m *Migrations) Status(ctx context.Context) ([]Migration, error) {
+	sources := m.provider.ListSources()
+	all := make([]Migration, len(sources))
+	for i, source := range sources {
+		all[i] = Migration{Version: source.Version, Name: source.Path}
+	}
+	if applied, err := m.applied(ctx); err != nil || len(applied) == 0 {
+		return all, err // the provider would create its table
+	}
 	statuses, err := m.provider.Status(ctx)
 	if err != nil {
 		return nil, wrapMigration(err)
 	}
-	all := make([]Migration, len(statuses))
 	for i, status := range statuses {
-		all[i] = Migration{Version: status.Source.Version, Name: status.Source.Path}
 		if !status.AppliedAt.IsZero() {
 			all[i].AppliedAt = new(status.AppliedAt.UTC())
 		}
@@ -245,8 +257,33 @@ func (m *Migrations) Status(ctx context.Context) ([]Migration, error) {
 
 // Version returns the version of the schema, 0 for an empty database.
 func (m *Migrations) Version(ctx context.Context) (int64, error) {
-	version, err := m.provider.GetDBVersion(ctx)
-	return version, wrapMigration(err)
+	applied, err := m.applied(ctx)
+	return slices.Max(append(applied, 0)), err
+}
+
+// Later returns the version of the schema if a later release has migrated it, or else 0.
+func (m *Migrations) Later(ctx context.Context) (int64, error) {
+	version, err := m.Version(ctx)
+	if version <= m.latest() {
+		version = 0
+	}
+	return version, err
+}
+
+// latest returns the version of the last migration of this program.
+func (m *Migrations) latest() int64 {
+	sources := m.provider.ListSources()
+	return sources[len(sources)-1].Version
+}
+
+// applied returns the versions of the migrations that are applied. It does not create the table of
+// goose, unlike the methods of the provider.
+func (m *Migrations) applied(ctx context.Context) ([]int64, error) {
+	versions, err := column[int64](m.db.QueryContext(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied"))
+	if sqlState(err) == undefinedTable {
+		return nil, nil
+	}
+	return versions, wrapMigration(err)
 }
 
 func fromResult(result *goose.MigrationResult) Migration {

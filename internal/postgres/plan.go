@@ -38,8 +38,7 @@ var blocks = map[string]string{
 }
 
 // Plan returns the migrations that Up would apply, in order. It only reads the versions in the
-// database: the locks were measured before (see [migrations.Locks]). It returns an error if the
-// database has a later migration than this program.
+// database: the locks were measured before (see [migrations.Locks]).
 func (m *Migrations) Plan(ctx context.Context) ([]PendingMigration, error) {
 	applied, err := m.applied(ctx)
 	if err != nil {
@@ -63,24 +62,6 @@ func (m *Migrations) Plan(ctx context.Context) ([]PendingMigration, error) {
 		pending = append(pending, PendingMigration{Name: name, InTransaction: inTransaction, SQL: up, Locks: append([]TableLock{}, locks[name]...)})
 	}
 	return pending, nil
-}
-
-// applied returns the versions of the migrations that are applied. It returns an error if one is
-// later than those of this program. It does not create the table of goose, unlike the methods
-// of the provider.
-func (m *Migrations) applied(ctx context.Context) ([]int64, error) {
-	versions, err := column[int64](m.db.QueryContext(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied"))
-	if sqlState(err) == undefinedTable {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
-	}
-	sources := m.provider.ListSources()
-	if latest := sources[len(sources)-1].Version; len(versions) > 0 && slices.Max(versions) > latest {
-		return nil, fmt.Errorf("the schema has the migration %d, but the last one of this program is %d; use the program of the later release", slices.Max(versions), latest)
-	}
-	return versions, nil
 }
 
 // upOf returns the statements that apply a migration, and whether they run in a transaction.

@@ -66,7 +66,8 @@ var toys = []struct{ name, up, want string }{
 }
 
 // TestPlan: the plan of an empty database has all migrations with the locks that PostgreSQL
-// takes. The plan of a migrated database is empty, and there is none for one that is newer.
+// takes, and that of a migrated one is empty. Plan, Status and Version change nothing. Down does not
+// revert the migration of a later release.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "migrations lock the shards too")
@@ -94,6 +95,10 @@ func TestPlan(t *testing.T) {
 	if diff := gocmp.Diff(want, planLines(plan)); diff != "" || err != nil {
 		t.Errorf("plan: %v (-want +got):\n%s", err, diff)
 	}
+	status, err := m.Status(t.Context())
+	if version, versionErr := m.Version(t.Context()); err != nil || versionErr != nil || len(status) != len(toys) || version != 0 {
+		t.Errorf("status %v, %v; version %d, %v", status, err, version, versionErr)
+	}
 	var tables int
 	if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace").Scan(&tables); err != nil || tables > 0 {
 		t.Errorf("the plan has created %d objects: %v", tables, err)
@@ -110,8 +115,8 @@ func TestPlan(t *testing.T) {
 	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)"); err != nil {
 		t.Fatal(err)
 	}
-	if plan, err := m.Plan(t.Context()); err == nil || !strings.Contains(err.Error(), "the schema has the migration 99, but the last one of this program is 14") {
-		t.Errorf("plan of a newer schema: %+v, %v", plan, err)
+	if reverted, err := m.Down(t.Context()); err == nil || !strings.Contains(err.Error(), "the schema has the migration 99, but the last one of this program is 14") {
+		t.Errorf("down from a newer schema: %+v, %v", reverted, err)
 	}
 }
 
@@ -188,7 +193,7 @@ func (l *lockMeter) apply(isFirst, inTransaction bool) (lines []string) {
 	}
 	defer m.Close()
 	if isFirst {
-		if _, err := m.Status(l.Context()); err != nil { // creates the table of goose
+		if _, err := m.Down(l.Context()); err != nil { // creates the table of goose
 			l.Fatal(err)
 		}
 		l.exec(prepare)

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 )
 
@@ -29,6 +30,9 @@ func (m *Migrations) AfterRestore(ctx context.Context, skip int64, added FeedEve
 		feeds, err = afterRestore(ctx, tx, skip, added)
 		return err
 	})
+	if sqlState(err) == undefinedTable {
+		err = errors.New(SchemaBehind.Problem())
+	}
 	return feeds, err
 }
 
