@@ -85,6 +85,11 @@ func (p *program) withMigrations(ctx context.Context, action migrateAction) (err
 }
 
 func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migrations) error {
+	if c.ServingRole != "" {
+		if err := m.CheckServing(ctx, c.ServingRole); err != nil {
+			return err
+		}
+	}
 	outliveReaders() // else the grant may be missing
 	m.Progress = p.migrating
 	applied, err := m.Up(ctx)

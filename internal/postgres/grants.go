@@ -126,6 +126,9 @@ func (m *Migrations) GrantServing(ctx context.Context, role string) error {
 	case later > 0:
 		return ErrLaterSchema
 	}
+	if err := m.CheckServing(ctx, role); err != nil {
+		return err
+	}
 	distributed, err := m.isDistributed(ctx)
 	if err != nil {
 		return err
@@ -138,24 +141,31 @@ func (m *Migrations) GrantServing(ctx context.Context, role string) error {
 	})
 }
 
+// CheckServing returns an error if [Migrations.GrantServing] would reject the role.
+func (m *Migrations) CheckServing(ctx context.Context, role string) error {
+	var powerful bool
+	err := m.db.QueryRowContext(ctx, "SELECT rolsuper OR pg_has_role(oid, current_user, 'MEMBER') FROM pg_roles WHERE rolname = $1", role).Scan(&powerful)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		err = errors.New("it does not exist; create it with CREATE ROLE")
+	case powerful:
+		err = errors.New("it can change the schema: it is a superuser or inherits from the role that migrates; use another role")
+	}
+	if err != nil {
+		return fmt.Errorf("postgres: granting to the role %q: %w", role, err)
+	}
+	return nil
+}
+
 func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool) error {
 	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", grantLock); err != nil {
 		return err
 	}
 	var database, schema string
-	var powerful, isSuperuser bool
-	err := tx.QueryRowContext(ctx, `
-		SELECT current_database(), current_schema(), rolsuper OR pg_has_role(oid, current_user, 'MEMBER'),
-		       current_setting('is_superuser')::boolean
-		FROM pg_roles
-		WHERE rolname = $1`, role).Scan(&database, &schema, &powerful, &isSuperuser)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return errors.New("it does not exist; create it with CREATE ROLE")
-	case err != nil:
+	var isSuperuser bool
+	err := tx.QueryRowContext(ctx, "SELECT current_database(), current_schema(), current_setting('is_superuser')::boolean").Scan(&database, &schema, &isSuperuser)
+	if err != nil {
 		return err
-	case powerful:
-		return errors.New("it can change the schema: it is a superuser or inherits from the role that migrates; use another role")
 	}
 	database, schema, role = quote(database), quote(schema), quote(role)
 	statements := []string{
