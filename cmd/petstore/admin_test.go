@@ -53,6 +53,9 @@ func TestAdmin(t *testing.T) {
 	}
 	status(t, base+"/pets/77?x=hidden-query", key)
 	status(t, base+"/hidden/"+key, key)
+	for _, probe := range []string{"/livez", "/readyz"} {
+		status(t, base+probe, "")
+	}
 	retry := http.Header{"Idempotency-Key": {"hidden-retry"}}
 	for _, r := range []httpRequest{
 		{method: "BREW", url: base + "/pets"},
@@ -105,9 +108,9 @@ func TestAdmin(t *testing.T) {
 			t.Errorf("no metric %s", name)
 		}
 	}
-	for _, secret := range []string{key, key[len("petstore_"):], "hidden", "Bearer", "BREW"} {
-		if strings.Contains(metrics, secret) {
-			t.Errorf("the metrics contain %q", secret)
+	for _, absent := range []string{key, key[len("petstore_"):], "hidden", "Bearer", "BREW", "/livez", "/readyz"} {
+		if strings.Contains(metrics, absent) {
+			t.Errorf("the metrics contain %q", absent)
 		}
 	}
 	if profiles := read(t, admin+"/debug/pprof/"); !strings.Contains(profiles, "goroutine") {

@@ -63,11 +63,11 @@ func NewMetrics() *Metrics {
 		registry: registry,
 		requests: made.NewCounterVec(prometheus.CounterOpts{
 			Name: "petstore_http_requests_total",
-			Help: "Responses, by route pattern, method and status. Without errors injected by the rules of a sandbox.",
+			Help: "Responses, by route pattern, method and status. Without probes and without errors injected by the rules of a sandbox.",
 		}, []string{"route", "method", "status"}),
 		durations: made.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "petstore_http_request_duration_seconds",
-			Help:    "Time from the header of a request to the end of its handler, by route pattern and method. Without injected delays and without the time that a request waits for events.",
+			Help:    "Time from the header of a request to the end of its handler, by route pattern and method. Without probes, injected delays and the time that a request waits for events.",
 			Buckets: durationBuckets,
 		}, []string{"route", "method"}),
 		inFlight: made.NewGauge(prometheus.GaugeOpts{
