@@ -339,14 +339,14 @@ func TestLog(t *testing.T) {
 		body                any
 		want                logLine
 	}{
-		{"GET", "/pets/77?x=secret", p.key, nil, logLine{Level: "INFO", Route: "/pets/:petId", Status: 400, Key: prefix}},
-		{"GET", "/pets/77", p.key, nil, logLine{Level: "INFO", Route: "/pets/:petId", Status: 404, Key: prefix}},
+		{"GET", "/pets/77?x=secret", p.key, nil, logLine{Level: "INFO", Route: "/pets/{petId}", Status: 400, Key: prefix}},
+		{"GET", "/pets/77", p.key, nil, logLine{Level: "INFO", Route: "/pets/{petId}", Status: 404, Key: prefix}},
 		{"HEAD", "/pets", p.key, nil, logLine{Level: "INFO", Route: "/pets", Status: 200, Key: prefix}},
 		{"POST", "/messages", p.key, object{"message": "secret"}, logLine{Level: "INFO", Route: "/messages", Status: 202, Key: prefix}},
 		{"GET", "/store/inventory/summary", "", nil, logLine{Level: "INFO", Route: "/store/inventory/summary", Status: 401}},
 		{"GET", "/pets", wellFormed, nil, logLine{Level: "INFO", Route: "/pets", Status: 401}},
 		{"GET", "/pets", "secret", nil, logLine{Level: "INFO", Route: "/pets", Status: 401}},
-		{"GET", "/secret/path", p.key, nil, logLine{Level: "INFO", Status: 404}},
+		{"GET", "/secret/path", p.key, nil, logLine{Level: "INFO", Route: "unmatched", Status: 404}},
 		{"OPTIONS", "/pets", "", nil, logLine{Level: "INFO", Route: "/pets", Status: 204}},
 		{"GET", "/livez", "", nil, logLine{Level: "INFO", Route: "/livez", Status: 200}},
 	}

@@ -61,7 +61,7 @@ func (g *Gate) logRequest(c *gin.Context) {
 		}
 		span.End(c.Writer.Status())
 		g.record(c, id, began, took)
-		writeLogLine(c, g.options.Log, requestLine{id, span.TraceID(), began, took})
+		writeLogLine(c, g.options.Log, requestLine{id, op.Route, span.TraceID(), began, took})
 		switch {
 		case injected.closes():
 			panic(http.ErrAbortHandler) // close the connection without a response
@@ -83,7 +83,8 @@ func (g *Gate) closeAtShutDown(c *gin.Context) {
 
 // requestLine has the attributes of a log line that the gin.Context does not have.
 type requestLine struct {
-	id, trace string // trace is the id of our span, or empty
+	id, route string // route is the label of the metrics
+	trace     string // the id of our span, or empty
 	began     time.Time
 	took      time.Duration
 }
@@ -95,7 +96,7 @@ func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
 	attributes := make([]slog.Attr, 0, usual)
 	attributes = append(attributes,
 		slog.String("method", c.Request.Method),
-		slog.String("route", c.FullPath()),
+		slog.String("route", line.route),
 		slog.Int("status", c.Writer.Status()),
 		slog.Float64("duration_ms", float64(line.took.Microseconds())/1000),
 		slog.String("request_id", line.id))
