@@ -416,6 +416,11 @@ func (c tracingConfig) mistakes() []string {
 		return nil
 	}
 	var mistakes []string
+	for _, endpoint := range [][2]string{{"OTEL_EXPORTER_OTLP_ENDPOINT", c.Endpoint}, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", c.TracesEndpoint}} {
+		if endpoint[1] != "" && httpURL(strings.TrimSpace(endpoint[1])) == nil {
+			mistakes = append(mistakes, endpoint[0]+" must be the http or https URL of a collector, such as http://collector:4318")
+		}
+	}
 	if c.Exporter != "" && c.Exporter != otlpExporter {
 		mistakes = append(mistakes, fmt.Sprintf("OTEL_TRACES_EXPORTER must be otlp or none, but is %q", c.Exporter))
 	}
