@@ -1221,11 +1221,16 @@ func (q *Queries) WebhooksFailing(ctx context.Context) (int64, error) {
 const webhooksRenew = `-- name: WebhooksRenew :many
 UPDATE webhooks
 SET lease_until = statement_timestamp() + interval '15 seconds'
-FROM (SELECT unnest($2::text[]) AS id, unnest($3::bigint[]) AS lease) AS mine
+FROM (
+    SELECT w.id
+    FROM (SELECT unnest($2::text[]) AS id, unnest($3::bigint[]) AS lease) AS mine
+    JOIN webhooks AS w ON w.id = mine.id AND w.lease = mine.lease
+    WHERE w.account_id = $1
+      AND w.lease_until IS NOT NULL
+    FOR NO KEY UPDATE OF w SKIP LOCKED
+) AS held
 WHERE webhooks.account_id = $1
-  AND webhooks.id = mine.id
-  AND webhooks.lease = mine.lease
-  AND webhooks.lease_until IS NOT NULL
+  AND webhooks.id = held.id
 RETURNING webhooks.id
 `
 
@@ -1235,8 +1240,8 @@ type WebhooksRenewParams struct {
 	Leases    []int64
 }
 
-// Renews leases of webhooks of an account, and returns the webhooks whose lease a process
-// still has.
+// Renews leases of webhooks of an account that a process still has, and returns these
+// webhooks. It skips those that somebody else has locked, because the others cannot wait.
 func (q *Queries) WebhooksRenew(ctx context.Context, arg WebhooksRenewParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, webhooksRenew, arg.AccountID, arg.Ids, arg.Leases)
 	if err != nil {

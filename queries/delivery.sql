@@ -114,15 +114,20 @@ WHERE w.account_id = @account_id
 RETURNING w.lease, w.retry_at;
 
 -- name: WebhooksRenew :many
--- Renews leases of webhooks of an account, and returns the webhooks whose lease a process
--- still has.
+-- Renews leases of webhooks of an account that a process still has, and returns these
+-- webhooks. It skips those that somebody else has locked, because the others cannot wait.
 UPDATE webhooks
 SET lease_until = statement_timestamp() + interval '15 seconds'
-FROM (SELECT unnest(@ids::text[]) AS id, unnest(@leases::bigint[]) AS lease) AS mine
+FROM (
+    SELECT w.id
+    FROM (SELECT unnest(@ids::text[]) AS id, unnest(@leases::bigint[]) AS lease) AS mine
+    JOIN webhooks AS w ON w.id = mine.id AND w.lease = mine.lease
+    WHERE w.account_id = @account_id
+      AND w.lease_until IS NOT NULL
+    FOR NO KEY UPDATE OF w SKIP LOCKED
+) AS held
 WHERE webhooks.account_id = @account_id
-  AND webhooks.id = mine.id
-  AND webhooks.lease = mine.lease
-  AND webhooks.lease_until IS NOT NULL
+  AND webhooks.id = held.id
 RETURNING webhooks.id;
 
 -- name: WebhookRelease :execrows

@@ -236,7 +236,7 @@ func (w *Worker) renewLeases(ctx context.Context) {
 	})
 }
 
-// renew renews the leases of drains of an account. It stops those that have lost theirs.
+// renew renews the leases of drains of an account. [drain.where] stops those that have lost theirs.
 func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) error {
 	ctx, cancel := context.WithTimeout(w.db.ForAccounts(ctx, accountID), renewAfter)
 	defer cancel()
@@ -250,13 +250,11 @@ func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) er
 		return err
 	}
 	for _, d := range drains {
-		if !slices.Contains(held, d.WebhookID) {
-			d.stop() // or it has released the lease just now
-			continue
+		if slices.Contains(held, d.WebhookID) {
+			d.mu.Lock()
+			d.renewed = began
+			d.mu.Unlock()
 		}
-		d.mu.Lock()
-		d.renewed = began
-		d.mu.Unlock()
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func (m model) predict(t trial) seen {
 // seen returns what a step of the first process has done.
 func (s *state) seen(what stepKind) seen {
 	p := &s.processes[0]
-	isRenewed := what == stepClaim && p.phase == phaseDraining || what == stepRenew && !p.stopped
+	isRenewed := what == stepClaim && p.phase == phaseDraining || what == stepRenew && p.fresh
 	return seen{s.stored, !s.processes[1].current, isRenewed, process{phase: p.phase, stopped: p.stopped, target: p.target && what == stepTarget, rest: p.rest, slots: p.slots}}
 }
 
@@ -467,9 +467,9 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 		if err := l.hold(t.Context(), db.New(holder), to, o.first, o.holder); err != nil {
 			t.Fatal(err)
 		}
-		if o.second == stepDispatch { // it does not wait, but looks again
+		if o.second == stepDispatch || o.second == stepRenew { // it does not wait, but tries again
 			err := errors.Join(second(), holder.Commit(t.Context()))
-			if after[i].phase == phaseIdle {
+			if after[i].phase == phaseIdle || o.second == stepRenew {
 				err = errors.Join(err, second())
 			}
 			if err != nil {
@@ -498,6 +498,37 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 	}
 	if t.Logf("%d overlaps, %d waited", len(all), waited); waited < len(all)/3 {
 		t.Errorf("only %d of %d transactions waited for the other", waited, len(all))
+	}
+}
+
+// TestRenewBesideLock: a webhook that somebody has locked does not hold up the renewals of the others of
+// its account, and keeps its process.
+func TestRenewBesideLock(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.store([]trial{{stored: stored{enabled: true, until: noUntil, lease: leaseValid}}})
+	to, other := endpointOf(0), endpoint{firstAccount, "wh_" + strings.Repeat("e", 32)}
+	l.exec(`
+		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, lease, lease_until)
+		SELECT account_id, $1, url, types, secret, after_sequence, lease, lease_until FROM webhooks`, other.WebhookID)
+	holder, err := l.owner.Pool.Begin(t.Context())
+	if err == nil {
+		_, err = holder.Exec(t.Context(), "SELECT FROM webhooks WHERE account_id = $1 AND id = $2 FOR UPDATE", to.AccountID, to.WebhookID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	drains := []*drain{l.drain(to, process{current: true}), l.drain(other, process{current: true})}
+	for _, isLocked := range []bool{true, false} {
+		err := l.worker.renew(t.Context(), to.AccountID, drains)
+		if locked, free := drains[0], drains[1]; err != nil || locked.isExpired() != isLocked || free.isExpired() || locked.stopped || free.stopped {
+			t.Errorf("locked: %t, renewed: %t and %t, stopped: %t and %t, %v", isLocked, !locked.isExpired(), !free.isExpired(), locked.stopped, free.stopped, err)
+		}
+		if isLocked {
+			if err := holder.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 

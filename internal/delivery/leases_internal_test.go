@@ -342,8 +342,6 @@ func (m model) take(s *state, t step) (isPossible bool, wrong string) {
 		}
 		if (p.current || m.mistake == renewsAnyNumber) && (s.lease != leaseNone || m.mistake == renewsReleased) {
 			s.lease, p.fresh = leaseValid, true
-		} else {
-			p.stopped = true
 		}
 	case stepTarget:
 		if p.phase != phaseDraining || p.target || p.stopped {
