@@ -958,7 +958,7 @@ WHERE w.account_id = $1
   AND s.account_id = $1
   AND NOT s.closed
   AND w.status = 'enabled'
-  AND (w.lease_until IS NULL OR w.lease_until <= statement_timestamp())
+  AND (w.lease_until IS NULL OR $3::boolean AND w.lease_until <= statement_timestamp())
   AND (w.retry_at IS NULL OR w.retry_at <= statement_timestamp())
 RETURNING w.lease, w.retry_at
 `
@@ -966,6 +966,7 @@ RETURNING w.lease, w.retry_at
 type WebhookClaimParams struct {
 	AccountID int64
 	ID        string
+	TakesOver bool
 }
 
 type WebhookClaimRow struct {
@@ -974,9 +975,10 @@ type WebhookClaimRow struct {
 }
 
 // Claims a webhook for a process, and returns the number of its lease and the time when a pause
-// before it ended. No row means that another process delivers, or that nobody may at present.
+// before it ended. No row means that another process delivers, or that nobody may at present. With
+// takes_over, it also claims a webhook whose lease has run out.
 func (q *Queries) WebhookClaim(ctx context.Context, arg WebhookClaimParams) (WebhookClaimRow, error) {
-	row := q.db.QueryRow(ctx, webhookClaim, arg.AccountID, arg.ID)
+	row := q.db.QueryRow(ctx, webhookClaim, arg.AccountID, arg.ID, arg.TakesOver)
 	var i WebhookClaimRow
 	err := row.Scan(&i.Lease, &i.RetryAt)
 	return i, err

@@ -100,7 +100,8 @@ WHERE account_id = @account_id
 
 -- name: WebhookClaim :one
 -- Claims a webhook for a process, and returns the number of its lease and the time when a pause
--- before it ended. No row means that another process delivers, or that nobody may at present.
+-- before it ended. No row means that another process delivers, or that nobody may at present. With
+-- takes_over, it also claims a webhook whose lease has run out.
 UPDATE webhooks AS w
 SET lease = w.lease + 1, lease_until = statement_timestamp() + interval '15 seconds'
 FROM account_state AS s
@@ -109,7 +110,7 @@ WHERE w.account_id = @account_id
   AND s.account_id = @account_id
   AND NOT s.closed
   AND w.status = 'enabled'
-  AND (w.lease_until IS NULL OR w.lease_until <= statement_timestamp())
+  AND (w.lease_until IS NULL OR @takes_over::boolean AND w.lease_until <= statement_timestamp())
   AND (w.retry_at IS NULL OR w.retry_at <= statement_timestamp())
 RETURNING w.lease, w.retry_at;
 

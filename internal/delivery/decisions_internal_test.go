@@ -237,6 +237,31 @@ func TestIsOver(t *testing.T) {
 	})
 }
 
+// TestTakesOver: a process takes over when the database has responded for 8 seconds, without a gap of more
+// than 5.
+func TestTakesOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for name, test := range map[string]struct {
+			responsive, responded time.Duration // ago
+			want                  bool
+		}{
+			"a process begins":   {responsive: 1e6 * time.Hour, responded: 1e6 * time.Hour},
+			"8 seconds":          {8 * time.Second, time.Second, true},
+			"less":               {8*time.Second - 1, time.Second, false},
+			"a gap":              {time.Hour, 5 * time.Second, true},
+			"a gap that is long": {time.Hour, 5*time.Second + 1, false},
+		} {
+			w := &Worker{responsive: time.Now().Add(-test.responsive), responded: time.Now().Add(-test.responded)}
+			before := w.takesOver()
+			w.noteResponse()
+			if after := w.takesOver(); before != test.want || after != test.want {
+				t.Errorf("%s: %t, and after a response %t", name, before, after)
+			}
+		}
+	})
+}
+
 // TestSendingTime: a worker that stops has 2 seconds to release its leases, or half of a
 // short grace.
 func TestSendingTime(t *testing.T) {

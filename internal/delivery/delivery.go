@@ -17,7 +17,8 @@
 //   - Claim. One UPDATE adds 1 to the number if no other lease is valid, so one process wins.
 //     The lease is valid for 15 seconds.
 //   - Renew. The process renews its leases about every 5 seconds. A lease of a process that
-//     has died runs out, and another process claims the webhook.
+//     has died runs out, and another process claims the webhook. After an outage of the database, it
+//     waits for 8 seconds, so that a process that lives can renew its lease and record its results.
 //   - Record. A transaction locks the row and records results only if the number has not
 //     changed. So a process that was frozen records nothing after another one has
 //     taken over. It also sends nothing after 15 seconds of its own clock without a renewal.
@@ -146,6 +147,8 @@ type Worker struct {
 	idle   map[int64]bool // accounts without a webhook to dispatch to, since the last sweep
 	leases map[*drain]bool
 	unfit  sync.Once // says that the schema does not fit
+
+	responsive, responded time.Time // since when the database responds without a long gap, and when it last did
 }
 
 // New returns a worker. Call [Worker.Run] to start it.

@@ -123,6 +123,7 @@ func (f *feed) workWith(options delivery.Options) *delivery.Worker {
 func (f *feed) start(options delivery.Options) (worker *delivery.Worker, stop func()) {
 	f.t.Helper()
 	worker = delivery.New(options)
+	worker.TakeOver()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	ended := make(chan struct{})
 	go func() {

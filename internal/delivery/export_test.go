@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"time"
 )
 
 // RunAsked delivers only to the webhooks that [Worker.Deliver] names, until ctx ends.
@@ -9,6 +10,11 @@ import (
 func (w *Worker) RunAsked(ctx context.Context) {
 	w.asked.each(ctx, w.deliverAsked)
 	w.webhooks.wait()
+}
+
+// TakeOver lets a new worker take over leases, as if the database had responded for long.
+func (w *Worker) TakeOver() {
+	w.responsive, w.responded = time.Now().Add(-headStart), time.Now().Add(time.Hour)
 }
 
 // Draining returns the numbers of fast and slow webhooks whose leases the worker has.

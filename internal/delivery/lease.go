@@ -24,6 +24,10 @@ const (
 	// renewInterval is the time between two looks for leases that are older than renewAfter.
 	renewInterval = time.Second
 	renewAfter    = 5 * time.Second
+	// headStart is how long the database has responded before a process takes over a lease that has run
+	// out. The other process may have lacked the database, too, and renews the lease meanwhile. Its
+	// renewal can hang for renewAfter, and the next one follows after renewInterval.
+	headStart = 8 * time.Second
 	// slice is the time after which a drain gives way to others that wait for its place. It
 	// begins when the first deliveries are read: the waits before that can take longer.
 	slice = time.Second
@@ -122,7 +126,7 @@ func (d *drain) claim(ctx context.Context) (claimed bool, err error) {
 	}
 	defer d.places.Give(d.payer, 1)
 	d.renewed = time.Now()
-	claim, err := d.queries.WebhookClaim(ctx, db.WebhookClaimParams{AccountID: d.AccountID, ID: d.WebhookID})
+	claim, err := d.queries.WebhookClaim(ctx, db.WebhookClaimParams{AccountID: d.AccountID, ID: d.WebhookID, TakesOver: d.takesOver()})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -176,12 +180,13 @@ func (d *drain) release(ctx context.Context) (rest db.WebhookDueRow, err error) 
 	return rest, nil
 }
 
-// persist repeats an action until it succeeds, or until ctx ends. It gives up if the lease has
-// run out and others wait for the place of the drain. The deliveries are then sent again.
+// persist repeats an action until it succeeds, or until ctx ends. It gives up if the lease has run
+// out, another process may take over, and others wait for the place of the drain. The deliveries
+// are then sent again.
 func (d *drain) persist(ctx context.Context, message string, action func() error) error {
 	for wait := retryPause; ; wait = min(2*wait, maxRetryPause) {
 		err := action()
-		if err == nil || ctx.Err() != nil || d.isExpired() && d.pool.IsContended() {
+		if err == nil || ctx.Err() != nil || d.isExpired() && d.pool.IsContended() && d.takesOver() {
 			return err
 		}
 		d.warn(ctx, message, err)
@@ -231,6 +236,14 @@ func (w *Worker) renewLeases(ctx context.Context) {
 		d.mu.Unlock()
 	}
 	w.mu.Unlock()
+	if len(byAccount) == 0 { // no renewal shows whether the database responds
+		asking, cancel := context.WithTimeout(ctx, renewAfter)
+		defer cancel()
+		if _, err := w.queries.Clock(asking); err == nil {
+			w.noteResponse()
+		}
+		return
+	}
 	inParallel(slices.Collect(maps.Keys(byAccount)), func(accountID int64) {
 		w.warn(ctx, "could not renew the leases of webhooks", w.renew(ctx, accountID, byAccount[accountID]))
 	})
@@ -249,6 +262,7 @@ func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) er
 	if err != nil {
 		return err
 	}
+	w.noteResponse()
 	for _, d := range drains {
 		if slices.Contains(held, d.WebhookID) {
 			d.mu.Lock()
@@ -257,6 +271,24 @@ func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) er
 		}
 	}
 	return nil
+}
+
+// noteResponse notes that the database has responded.
+func (w *Worker) noteResponse() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.responded) > renewAfter { // leases can have run out meanwhile
+		w.responsive = time.Now()
+	}
+	w.responded = time.Now()
+}
+
+// takesOver reports whether the database has responded for so long that the process may take over
+// leases that have run out.
+func (w *Worker) takesOver() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Since(w.responded) <= renewAfter && time.Since(w.responsive) >= headStart
 }
 
 // sweepWebhooks starts to deliver to all webhooks at which something is due, and to which no

@@ -47,6 +47,9 @@ func (all *search) trials(to map[trial]bool) {
 			to[trial{s.stored, stepDispatch, process{}}] = true
 			to[trial{s.stored, stepSweep, process{}}] = true
 			to[trial{s.stored, stepClaim, process{phase: phaseWoken}}] = true
+			if s.lease == leaseExpired {
+				to[trial{s.stored, stepLeave, process{phase: phaseWoken}}] = true
+			}
 			to[trial{s.stored, stepRead, process{phase: phaseDraining, fresh: true, target: true}}] = true
 			if s.enabled {
 				to[trial{s.stored, stepDisable, process{}}] = true
@@ -89,11 +92,12 @@ func (s *state) seen(what stepKind) seen {
 
 // lab is a database for trials. Each has an account with a webhook.
 type lab struct {
-	t       *testing.T
-	owner   *pgtest.Database
-	worker  *Worker
-	queries *db.Queries
-	began   time.Time // by the clock of the database
+	t        *testing.T
+	owner    *pgtest.Database
+	worker   *Worker
+	newcomer *Worker // another one, which has just begun
+	queries  *db.Queries
+	began    time.Time // by the clock of the database
 }
 
 // firstAccount and number are the account of the first trial and the number of the leases.
@@ -108,11 +112,12 @@ func newLab(t *testing.T, tracers ...pgx.QueryTracer) *lab {
 	}
 	t.Cleanup(database.Close)
 	database.WaitAtMost(30 * time.Second) // on a busy machine
-	worker := New(Options{
+	options := Options{
 		DB: database, Vault: &webhook.Vault{}, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 		Disabled: func(context.Context, *db.Queries, int64, string) ([]byte, error) { return []byte("{}"), nil },
-	})
-	l := &lab{t: t, owner: owner, worker: worker, queries: db.New(database)}
+	}
+	l := &lab{t: t, owner: owner, worker: New(options), newcomer: New(options), queries: db.New(database)}
+	l.worker.TakeOver()
 	if l.began, err = l.queries.Clock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +254,10 @@ func (l *lab) try(ctx context.Context, to endpoint, what stepKind, of process) (
 		var left rest
 		left, err = l.worker.dispatchTurn(ctx, to.AccountID, to.AccountID)
 		after.rest = left != restNone
-	case stepClaim:
+	case stepClaim, stepLeave:
+		if what == stepLeave {
+			d.Worker = l.newcomer
+		}
 		var isClaimed bool
 		if isClaimed, err = d.claim(ctx); isClaimed {
 			after.phase = phaseDraining
@@ -425,7 +433,7 @@ func (l *lab) hold(ctx context.Context, queries *db.Queries, to endpoint, what s
 	case stepDispatch:
 		_, _, err = l.worker.dispatchPage(ctx, queries, to.AccountID)
 	case stepClaim:
-		if _, err = queries.WebhookClaim(ctx, db.WebhookClaimParams{AccountID: to.AccountID, ID: to.WebhookID}); errors.Is(err, pgx.ErrNoRows) {
+		if _, err = queries.WebhookClaim(ctx, db.WebhookClaimParams{AccountID: to.AccountID, ID: to.WebhookID, TakesOver: true}); errors.Is(err, pgx.ErrNoRows) {
 			err = nil
 		}
 	case stepRenew:

@@ -179,6 +179,7 @@ const (
 	stepDispatch
 	stepSweep
 	stepClaim
+	stepLeave
 	stepRenew
 	stepTarget
 	stepRead
@@ -204,6 +205,7 @@ func (k stepKind) String() string {
 		stepDispatch: "dispatch",
 		stepSweep:    "sweep",
 		stepClaim:    "claim",
+		stepLeave:    "leave an expired lease",
 		stepRenew:    "renew",
 		stepTarget:   "read target",
 		stepRead:     "read deliveries",
@@ -281,7 +283,7 @@ func (m model) steps() (steps []step) {
 		steps = append(steps, step{what: what})
 	}
 	for p := range m.processes {
-		for _, what := range []stepKind{stepCrash, stepDispatch, stepSweep, stepClaim, stepRenew, stepTarget, stepRead, stepRecord, stepStop, stepListen, stepRelease, stepForget} {
+		for _, what := range []stepKind{stepCrash, stepDispatch, stepSweep, stepClaim, stepLeave, stepRenew, stepTarget, stepRead, stepRecord, stepStop, stepListen, stepRelease, stepForget} {
 			steps = append(steps, step{what: what, process: p})
 		}
 		for _, what := range []stepKind{stepDispatch, stepClaim, stepRecord, stepRelease} {
@@ -336,6 +338,11 @@ func (m model) take(s *state, t step) (isPossible bool, wrong string) {
 		p.start()
 	case stepClaim:
 		return m.claim(s, p, t.isLost)
+	case stepLeave: // as the database has not responded for long
+		if p.phase != phaseWoken || s.lease != leaseExpired {
+			return false, ""
+		}
+		p.end(false)
 	case stepRenew:
 		if p.phase < phaseDraining {
 			return false, ""

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -67,6 +68,9 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 	webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: d.AccountID, ID: d.WebhookID})
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && webhook.Lease != d.lease {
 		d.stop() // another process delivers, and sends these deliveries again
+		if err == nil {
+			d.log.LogAttrs(ctx, slog.LevelWarn, "another process has taken over a webhook, and sends deliveries again", slog.Int("deliveries", len(results)))
+		}
 		return nil, nil
 	}
 	if err != nil {

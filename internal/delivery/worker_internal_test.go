@@ -50,6 +50,67 @@ func TestRenewLeases(t *testing.T) {
 	}
 }
 
+// TestTakeover: after an outage, a process leaves a lease that has run out to the process that had it,
+// which records its results. Later it takes such a lease over, and the other process says so.
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	expired := sound
+	expired.lease = leaseExpired
+	l.store([]trial{{stored: expired}})
+	var log bytes.Buffer
+	l.worker.log = slog.New(slog.NewTextHandler(&log, nil))
+	claims := func() bool {
+		t.Helper()
+		l.newcomer.renewLeases(t.Context())
+		d := l.drain(endpointOf(0), process{})
+		d.Worker = l.newcomer
+		isClaimed, err := d.claim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return isClaimed
+	}
+	d := l.drain(endpointOf(0), process{current: true})
+	l.worker.leases[d] = true // it is not renewed yet
+	due, err := d.due(t.Context(), position{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := func() string {
+		t.Helper()
+		var status string
+		err := d.record(t.Context(), []result{{delivery: due[0], httpStatus: http.StatusOK}})
+		if readErr := l.owner.Pool.QueryRow(t.Context(), "SELECT status FROM webhook_deliveries").Scan(&status); err != nil || readErr != nil {
+			t.Fatal(err, readErr)
+		}
+		return status
+	}
+	if claims() {
+		t.Error("a process takes over as soon as the database responds")
+	}
+	l.worker.renewLeases(t.Context())
+	if status := record(); d.isExpired() || status != "delivered" || log.Len() > 0 {
+		t.Errorf("the lease is expired: %t, the delivery is %s\n%s", d.isExpired(), status, &log)
+	}
+	if l.worker.responded.After(time.Now()) { // as newLab has said
+		t.Error("a renewal is no response")
+	}
+	l.exec("UPDATE webhooks SET lease_until = now()")
+	if l.newcomer.responsive = l.newcomer.responsive.Add(-headStart); !claims() {
+		t.Error("no process takes over")
+	}
+	if record(); !d.stopped || !strings.Contains(log.String(), "taken over") {
+		t.Errorf("stopped: %t\n%s", d.stopped, &log)
+	}
+	before := l.newcomer.responded
+	clear(l.newcomer.leases)
+	l.newcomer.db.Close()
+	if l.newcomer.renewLeases(t.Context()); l.newcomer.responded != before {
+		t.Error("a database that is closed has responded")
+	}
+}
+
 // TestTargetAge: a drain reads the URL again after a second, and stops if it has lost its
 // lease.
 func TestTargetAge(t *testing.T) {
@@ -67,8 +128,8 @@ func TestTargetAge(t *testing.T) {
 	}
 }
 
-// TestPersist: an action is repeated until it succeeds, until its context ends, or until the lease
-// has run out while others wait for the place.
+// TestPersist: an action is repeated until it succeeds, until its context ends, or until others
+// wait for the place and may take over the lease.
 func TestPersist(t *testing.T) {
 	t.Parallel()
 	d := newLab(t).drain(endpoint{}, process{})
@@ -102,8 +163,12 @@ func TestPersist(t *testing.T) {
 	for !d.pool.IsContended() {
 		runtime.Gosched()
 	}
-	for age, want := range map[time.Duration]int{0: 2, 2 * leaseTime: 1} {
-		d.renewed, tries = time.Now().Add(-age), 0
+	since := d.responsive
+	for age, want := range map[time.Duration]int{0: 2, leaseTime + time.Minute: 1, leaseTime + time.Hour: 2} {
+		d.renewed, d.responsive, tries = time.Now().Add(-age), since, 0
+		if age > time.Hour { // the database does not respond, either
+			d.responsive = time.Now()
+		}
 		if err := d.persist(t.Context(), "it fails", func() error {
 			if tries++; tries < 2 {
 				return failure

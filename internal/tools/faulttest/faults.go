@@ -75,7 +75,7 @@ var faults = []fault{
 	{38, "a stream begins at the end", "internal/api/events.go", "q.After, q.Latest = &id, false", "q.Latest = id.Sequence > 0"},
 	{38, "a process looks for the events of others every 5 s", "internal/feed/feed.go", "interval = 100 * time.Millisecond", "interval = 5 * time.Second"},
 	{39, "a process delivers to 20 webhooks at a time", "internal/admission/resources.go", `"webhooks that receive deliveries", Total: 400`, `"webhooks that receive deliveries", Total: 20`},
-	{40, "the leases of dead processes do not run out", "db/delivery.sql.go", "(w.lease_until IS NULL OR w.lease_until <= statement_timestamp())", "w.lease_until IS NULL"},
+	{40, "the leases of dead processes do not run out", "db/delivery.sql.go", "::boolean AND w.lease_until <= statement_timestamp())", "::boolean AND false)"},
 	{40, "messages are not locked before their deliveries are counted", "db/delivery.sql.go", "ORDER BY id\nLIMIT (SELECT $3::int)\nFOR NO KEY UPDATE\n", "ORDER BY id\nLIMIT (SELECT $3::int)\n"},
 	{40, "redirects are followed", "internal/egress/egress.go", "response.Header.Del(\"Location\")", ""},
 	{42, "each result has a transaction of its own", "internal/delivery/drain.go", "d.record(ctx, collect(first, results))", "d.record(ctx, []result{first})"},
