@@ -306,33 +306,42 @@ func TestGroupGivesUpTogether(t *testing.T) {
 type cutter struct {
 	net.Conn
 	tag   string
-	after bool // the client receives the message
+	after bool          // the client receives the message
+	later *atomic.Int32 // how many of these messages come before; nil: none
+	last  pgproto3.ErrorResponse
 }
+
+// terminated and crashed are errors of a server that ends connections.
+var (
+	terminated = pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "57P01", Message: "terminating connection due to administrator command"}
+	crashed    = pgproto3.ErrorResponse{Severity: "PANIC", SeverityUnlocalized: "PANIC", Code: "58030", Message: "could not fsync file"}
+)
 
 // Write forwards bytes of the server.
 func (c cutter) Write(p []byte) (int, error) {
 	const header = 5
 	at := bytes.Index(p, []byte(c.tag+"\x00"))
-	if at < 0 {
+	if at < 0 || c.later != nil && c.later.Add(-1) >= 0 {
 		return c.Conn.Write(p)
 	}
 	end := at - header
 	if c.after {
 		end = at + len(c.tag) + 1
 	}
-	fatal := pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P01", Message: "terminating connection due to administrator command"}
-	last, err := fatal.Encode(p[:end:end])
+	last, err := c.last.Encode(p[:end:end])
 	if err == nil {
 		_, err = c.Conn.Write(last)
 	}
 	return 0, errors.Join(err, c.Close(), io.ErrClosedPipe)
 }
 
-// openCut opens a committer whose connections break, see [cutter].
-func (f *fixture) openCut(tag string, after bool) *Committer {
+// openCut opens a committer whose connections break.
+func (f *fixture) openCut(by cutter) *Committer {
 	return f.openThrough(func(client, server net.Conn) {
 		go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
-		go func() { _, _ = io.Copy(cutter{client, tag, after}, server); _ = client.Close() }()
+		one := by
+		one.Conn = client
+		go func() { _, _ = io.Copy(one, server); _ = client.Close() }()
 	})
 }
 
@@ -340,7 +349,7 @@ func (f *fixture) openCut(tag string, after bool) *Committer {
 func TestErrorInsteadOfBegin(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	if _, err := f.openCut("BEGIN", false).Do(t.Context(), one, send("lost")); !postgres.Unavailable(err) {
+	if _, err := f.openCut(cutter{tag: "BEGIN", last: terminated}).Do(t.Context(), one, send("lost")); !postgres.Unavailable(err) {
 		t.Errorf("the write: %v", err)
 	}
 	if got := f.messages(); got != 0 {
@@ -354,9 +363,28 @@ func TestErrorAfterCommit(t *testing.T) {
 	t.Parallel()
 	const writes = 10
 	f := newFixture(t)
-	failures, _ := f.together(f.openCut("COMMIT", true), sent(writes)...)
+	failures, _ := f.together(f.openCut(cutter{tag: "COMMIT", after: true, last: terminated}), sent(writes)...)
 	if err := errors.Join(failures...); err != nil {
 		t.Error(err)
+	}
+	if got := f.messages(); got != writes {
+		t.Errorf("%d messages, want %d", got, writes)
+	}
+}
+
+// TestCrashAtCommit: the server crashes while it commits, and has committed when it starts again. So the
+// writes fail, and do not run again.
+func TestCrashAtCommit(t *testing.T) {
+	t.Parallel()
+	const writes = 10
+	f := newFixture(t)
+	crashing := cutter{tag: "COMMIT", later: new(atomic.Int32), last: crashed}
+	crashing.later.Store(1) // of the write during which the others arrive
+	failures, decided := f.together(f.openCut(crashing), sent(writes)...)
+	for i, err := range failures {
+		if !postgres.Unavailable(err) || decided[i] != 1 {
+			t.Errorf("write %d was decided %d times: %v", i, decided[i], err)
+		}
 	}
 	if got := f.messages(); got != writes {
 		t.Errorf("%d messages, want %d", got, writes)

@@ -87,7 +87,7 @@ func Unavailable(err error) bool {
 			return true
 		}
 		return hasClass(state, classConnection) || hasClass(state, classInsufficientResource) ||
-			hasClass(state, classOperatorIntervention) || lostWorker(err)
+			hasClass(state, classOperatorIntervention) || lostServer(err)
 	}
 	// Without an SQLSTATE the server did not respond: it is unreachable, the
 	// connection broke, or our own deadline passed.
@@ -104,16 +104,16 @@ func ConnectionLost(err error) bool {
 	}
 	state := sqlState(err)
 	return hasClass(state, classConnection) || hasClass(state, classOperatorIntervention) ||
-		state == idleInTransactionTimeout || (state == "" && isBroken(err)) || lostWorker(err)
+		state == idleInTransactionTimeout || (state == "" && isBroken(err)) || lostServer(err)
 }
 
-// lostWorker reports whether a coordinator of Citus lost its connection to a worker, and
-// reports that as an internal error.
-func lostWorker(err error) bool {
+// lostServer reports whether the server crashes, or a coordinator of Citus has lost its connection to a
+// worker, which it reports as an internal error. COMMIT may have taken effect.
+func lostServer(err error) bool {
 	failed, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && failed.Code == internalError && slices.ContainsFunc(lostWorkerMessages, func(part string) bool {
+	return ok && (failed.SeverityUnlocalized == "PANIC" || failed.Code == internalError && slices.ContainsFunc(lostWorkerMessages, func(part string) bool {
 		return strings.Contains(failed.Message, part)
-	})
+	}))
 }
 
 // StartingUp reports whether the error is one that a server gives while it starts:
@@ -211,11 +211,11 @@ func NotSent(err error) bool {
 // RolledBack reports whether the server reported an error of a statement or of COMMIT, so
 // that it has certainly rolled the transaction back. If the connection broke, the server may
 // have committed it. A connection pooler reports that in class 08, and Citus as the loss of
-// a worker.
+// a worker. A server that crashes at COMMIT may find it committed when it starts.
 func RolledBack(err error) bool {
 	_, never := errors.AsType[*acquireError](err)
 	state := sqlState(err)
-	return !never && state != "" && !hasClass(state, classConnection) && !lostWorker(err)
+	return !never && state != "" && !hasClass(state, classConnection) && !lostServer(err)
 }
 
 // LostToAnother reports whether the server rolled a transaction back because of a

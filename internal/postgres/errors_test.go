@@ -219,6 +219,24 @@ func TestLostWorker(t *testing.T) {
 	}
 }
 
+// TestErrorsOfServer checks errors whose severity or message counts, too, and which are hard to reproduce.
+func TestErrorsOfServer(t *testing.T) {
+	t.Parallel()
+	for what, test := range map[string]struct {
+		failed                        pgconn.PgError
+		unavailable, lost, rolledBack bool
+	}{
+		"fsync fails at COMMIT": {pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "58030"}, true, true, false},
+		"any other crash":       {pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "XX000"}, true, true, false},
+		"fsync fails, no crash": {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "58030"}, true, false, true},
+	} {
+		err := fmt.Errorf("wrapped: %w", &test.failed)
+		if unavailable, lost, rolledBack := postgres.Unavailable(err), postgres.ConnectionLost(err), postgres.RolledBack(err); unavailable != test.unavailable || lost != test.lost || rolledBack != test.rolledBack {
+			t.Errorf("%s: Unavailable %t, ConnectionLost %t, RolledBack %t", what, unavailable, lost, rolledBack)
+		}
+	}
+}
+
 func TestStartingUp(t *testing.T) {
 	t.Parallel()
 	if err := open(t, closedPort, 1).Ping(t.Context()); !postgres.StartingUp(err) {

@@ -198,7 +198,7 @@ func (c *connection) holdOn(of *cluster, nodes []*node) bool {
 
 // checkNodes checks all nodes after an error of the coordinator, if it may come from a node.
 func (d *DB) checkNodes(failed *pgconn.PgError) {
-	if c := d.cluster.Load(); c != nil && (hasClass(failed.Code, classConnection) || lostWorker(failed)) {
+	if c := d.cluster.Load(); c != nil && (hasClass(failed.Code, classConnection) || lostServer(failed)) {
 		for _, n := range c.nodes {
 			c.check(n)
 		}
