@@ -25,8 +25,10 @@ const (
 	checkViolation            = "23514"
 	readOnlySQLTransaction    = "25006"
 	idleInTransactionTimeout  = "25P03"
+	transactionTimeout        = "25P04" // of PostgreSQL 17 and later, if the role sets it
 	serializationFailure      = "40001"
 	deadlockDetected          = "40P01"
+	programLimitExceeded      = "54000"
 	objectNotInPrerequisite   = "55000"
 	lockNotAvailable          = "55P03"
 	cannotConnectNow          = "57P03"
@@ -82,12 +84,12 @@ func Unavailable(err error) bool {
 	}
 	if state := sqlState(err); state != "" {
 		switch state {
-		case readOnlySQLTransaction, idleInTransactionTimeout, serializationFailure, deadlockDetected,
+		case readOnlySQLTransaction, idleInTransactionTimeout, transactionTimeout, serializationFailure, deadlockDetected,
 			objectNotInPrerequisite, lockNotAvailable, queryCanceled, ioError:
 			return true
 		}
 		return hasClass(state, classConnection) || hasClass(state, classInsufficientResource) ||
-			hasClass(state, classOperatorIntervention) || lostServer(err)
+			hasClass(state, classOperatorIntervention) || lostServer(err) || wrapsAround(err)
 	}
 	// Without an SQLSTATE the server did not respond: it is unreachable, the
 	// connection broke, or our own deadline passed.
@@ -104,7 +106,7 @@ func ConnectionLost(err error) bool {
 	}
 	state := sqlState(err)
 	return hasClass(state, classConnection) || hasClass(state, classOperatorIntervention) ||
-		state == idleInTransactionTimeout || (state == "" && isBroken(err)) || lostServer(err)
+		state == idleInTransactionTimeout || state == transactionTimeout || (state == "" && isBroken(err)) || lostServer(err)
 }
 
 // lostServer reports whether the server crashes, or a coordinator of Citus has lost its connection to a
@@ -114,6 +116,13 @@ func lostServer(err error) bool {
 	return ok && (failed.SeverityUnlocalized == "PANIC" || failed.Code == internalError && slices.ContainsFunc(lostWorkerMessages, func(part string) bool {
 		return strings.Contains(failed.Message, part)
 	}))
+}
+
+// wrapsAround reports whether the server accepts no writes until a VACUUM, because it is about to run
+// out of transaction ids.
+func wrapsAround(err error) bool {
+	failed, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && failed.Code == programLimitExceeded && strings.Contains(failed.Message, "wraparound")
 }
 
 // StartingUp reports whether the error is one that a server gives while it starts:

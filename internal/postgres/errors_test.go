@@ -173,7 +173,7 @@ func TestUnavailableStates(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.NewEmpty(t).URL, 1)
 	for state, unavailable := range map[string]bool{
-		"08006": true, "08P01": true, "25006": true, "25P03": true, "40001": true, "40P01": true, "53100": true, "53200": true, "53300": true,
+		"08006": true, "08P01": true, "25006": true, "25P03": true, "25P04": true, "40001": true, "40P01": true, "53100": true, "53200": true, "53300": true,
 		"55000": true, "55P03": true, "57014": true, "57P01": true, "57P02": true, "57P03": true, "57P04": true, "57P05": true, "58030": true,
 		"22001": false, "22003": false, "22021": false, "22P02": false, "23502": false, "23503": false, "23505": false, "23514": false, "25P02": false,
 		"40002": false, "42501": false, "42601": false, "42703": false, "42804": false, "42P01": false, "P0001": false, "XX000": false,
@@ -222,13 +222,17 @@ func TestLostWorker(t *testing.T) {
 // TestErrorsOfServer checks errors whose severity or message counts, too, and which are hard to reproduce.
 func TestErrorsOfServer(t *testing.T) {
 	t.Parallel()
+	const wraparound = `database is not accepting commands that assign new transaction IDs to avoid wraparound data loss in database "petstore"`
 	for what, test := range map[string]struct {
 		failed                        pgconn.PgError
 		unavailable, lost, rolledBack bool
 	}{
-		"fsync fails at COMMIT": {pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "58030"}, true, true, false},
-		"any other crash":       {pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "XX000"}, true, true, false},
-		"fsync fails, no crash": {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "58030"}, true, false, true},
+		"fsync fails at COMMIT":    {pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "58030"}, true, true, false},
+		"any other crash":          {pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "XX000"}, true, true, false},
+		"fsync fails, no crash":    {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "58030"}, true, false, true},
+		"a transaction_timeout":    {pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "25P04"}, true, true, true},
+		"no more transaction ids":  {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "54000", Message: wraparound}, true, false, true},
+		"a limit of the statement": {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "54000", Message: "index row size exceeds maximum"}, false, false, true},
 	} {
 		err := fmt.Errorf("wrapped: %w", &test.failed)
 		if unavailable, lost, rolledBack := postgres.Unavailable(err), postgres.ConnectionLost(err), postgres.RolledBack(err); unavailable != test.unavailable || lost != test.lost || rolledBack != test.rolledBack {
