@@ -21,10 +21,11 @@ const (
 	keepAliveCount    = 3
 )
 
-// boundNetwork limits the time that connections wait for a silent network or
-// server, and makes each connection identify its origin and take the settings.
+// boundNetwork limits the time that connections wait for a silent network, server or
+// DNS, and makes each connection identify its origin and take the settings.
 func boundNetwork(config *pgx.ConnConfig, wanted settings) {
 	config.DialFunc = dialWithin(config.ConnectTimeout)
+	config.LookupFunc = lookUpWithin(config.ConnectTimeout, config.LookupFunc)
 	inherited := config.ValidateConnect
 	config.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := conn.Conn().SetDeadline(time.Time{}); err != nil {
@@ -57,6 +58,16 @@ func dialWithin(timeout time.Duration) pgconn.DialFunc {
 			return nil, errors.Join(err, conn.Close())
 		}
 		return conn, nil
+	}
+}
+
+// lookUpWithin limits the time of a lookup of a host name. pgx looks all hosts of a URL up before it
+// connects to one, and without those whose lookup fails.
+func lookUpWithin(timeout time.Duration, lookUp pgconn.LookupFunc) pgconn.LookupFunc {
+	return func(ctx context.Context, host string) ([]string, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return lookUp(ctx, host)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -200,6 +201,27 @@ func TestSilentConnections(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestSilentLookup: a host name that cannot be looked up does not keep a pool from the other hosts.
+func TestSilentLookup(t *testing.T) {
+	t.Parallel()
+	address := strings.Replace(startProxy(t, pgtest.NewEmpty(t).URL).url, "@", "@silent:1,", 1) + "&connect_timeout=1"
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	conn, err := postgres.Connect(ctx, address, func(ctx context.Context, host string) ([]string, error) {
+		if host == "silent" {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return []string{host}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(ctx); err != nil {
+		t.Error(err)
 	}
 }
 

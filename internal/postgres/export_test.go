@@ -3,11 +3,25 @@ package postgres
 import (
 	"context"
 	"io/fs"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // OpenMigrationsOf is [OpenMigrations] with other migrations.
 func OpenMigrationsOf(ctx context.Context, url string, files fs.FS) (*Migrations, error) {
 	return openMigrations(ctx, url, files)
+}
+
+// Connect connects as a pool does, but looks host names up with a function.
+func Connect(ctx context.Context, url string, lookUp pgconn.LookupFunc) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.LookupFunc = lookUp
+	boundSession(config)
+	return pgx.ConnectConfig(ctx, config)
 }
 
 // EndOfRecord is an SQL expression of the position lsn.
