@@ -239,6 +239,7 @@ var (
 	errNoTimeline  = errors.New("it receives no WAL")
 	errNoPrivilege = errors.New("the role may not see its timeline; run GRANT pg_read_all_stats TO that role on the primary")
 	errOtherSystem = errors.New("it is no copy of the primary")
+	errOtherData   = errors.New("its URL names another database")
 	errSession     = errors.New("its URL leads through a pooler that does not fit")
 )
 
@@ -295,22 +296,28 @@ func (r *replica) check(ctx context.Context, conn *pgx.Conn, primary *DB) error 
 			return fmt.Errorf("%w: %w", errSession, err)
 		}
 	}
-	return sameSystem(ctx, conn, primary)
+	return sameDatabase(ctx, conn, primary)
 }
 
-// sameSystem returns errOtherSystem unless the server is a copy of the primary. Positions
-// of other servers mean nothing.
-func sameSystem(ctx context.Context, conn *pgx.Conn, primary *DB) error {
-	const query = "SELECT system_identifier FROM pg_control_system()"
-	var wanted, found int64
-	if err := primary.QueryRow(ctx, query).Scan(&wanted); err != nil {
+// sameDatabase returns an error unless the database is a copy of the one of the primary.
+// Positions of other servers mean nothing. A copy has the same oid.
+func sameDatabase(ctx context.Context, conn *pgx.Conn, primary *DB) error {
+	const query = "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()) FROM pg_control_system()"
+	var wanted, found struct {
+		system   int64
+		database uint32
+	}
+	if err := primary.QueryRow(ctx, query).Scan(&wanted.system, &wanted.database); err != nil {
 		return fmt.Errorf("the primary cannot be compared: %w", err)
 	}
-	if err := conn.QueryRow(ctx, query).Scan(&found); err != nil {
+	if err := conn.QueryRow(ctx, query).Scan(&found.system, &found.database); err != nil {
 		return errSilent
 	}
-	if wanted != found {
+	switch {
+	case wanted.system != found.system:
 		return errOtherSystem
+	case wanted.database != found.database:
+		return errOtherData
 	}
 	return nil
 }

@@ -344,8 +344,8 @@ func TestSilentReplica(t *testing.T) {
 }
 
 // TestUnsuitableReplicas: a standby of another server never serves reads, also if the primary
-// had no free connection to compare them at first. Neither does one behind a pooler that
-// drops settings, or whose timeline the role may not see. The log has the problems. Replicas of a Citus coordinator are an error.
+// had no free connection to compare them at first. Neither does another database of a standby,
+// one behind a pooler that drops settings, or one whose timeline the role may not see. The log has the problems. Replicas of a Citus coordinator are an error.
 func TestUnsuitableReplicas(t *testing.T) {
 	t.Parallel()
 	pair := pgtest.NewPair(t)
@@ -354,7 +354,7 @@ func TestUnsuitableReplicas(t *testing.T) {
 	other := pair.AddStandby(pgtest.StartCluster(t, unrelated))
 	var log lines
 	primary, options := open(t, pair.URL, 8), postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Patience: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{other.Cluster.URL("postgres"), pair.Standby.URL, pgtest.StartPooler(t, pair.Standby.URL).URL}, options)
+	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{other.Cluster.URL("postgres"), pair.Standby.URL, pgtest.StartPooler(t, pair.Standby.URL).URL, pair.Standby.Cluster.URL("postgres")}, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,6 +378,7 @@ func TestUnsuitableReplicas(t *testing.T) {
 	}
 	eventually(t, "the standby of the primary is in rotation", func() bool { return replicas.Status(1).InRotation })
 	eventually(t, "the other one is no copy", func() bool { return strings.Contains(replicas.Status(0).Problem, "no copy of the primary") })
+	eventually(t, "the last one is another database", func() bool { return strings.Contains(replicas.Status(3).Problem, "names another database") })
 	eventually(t, "the pooler drops settings", func() bool {
 		return strings.Contains(replicas.Status(2).Problem, "lacks settings that a connection pooler or Citus does not pass on")
 	})
@@ -385,7 +386,7 @@ func TestUnsuitableReplicas(t *testing.T) {
 	if _, err := pair.Pool.Exec(t.Context(), "REVOKE pg_read_all_stats FROM petstore_serving"); err != nil {
 		t.Fatal(err)
 	}
-	for _, problem := range []string{"no copy of the primary", "lacks settings", "GRANT pg_read_all_stats"} {
+	for _, problem := range []string{"no copy of the primary", "names another database", "lacks settings", "GRANT pg_read_all_stats"} {
 		eventually(t, "the log says "+problem, func() bool { return strings.Contains(log.String(), problem) })
 	}
 
