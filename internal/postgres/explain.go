@@ -18,12 +18,14 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// SQLSTATE codes of refused connections.
+// SQLSTATE codes of refused connections, and of a pooler that does not keep prepared statements.
 const (
 	invalidAuthorization = "28000"
 	invalidPassword      = "28P01"
 	invalidCatalogName   = "3D000"
 	tooManyConnections   = "53300"
+	invalidStatementName = "26000"
+	duplicateStatement   = "42P05"
 )
 
 // remedies are the actions that fix an SQLSTATE.
@@ -35,6 +37,8 @@ var remedies = map[string]string{
 	cannotConnectNow:      "try again in a moment",
 	insufficientPrivilege: "connect as the owner of the schema, or let it run `petstore migrate up` with PETSTORE_SERVING_ROLE set to this role",
 	lockNotAvailable:      "try again when the transactions that hold the lock have ended",
+	invalidStatementName:  errPrepared.Error(),
+	duplicateStatement:    errPrepared.Error(),
 }
 
 // Explain returns one sentence for the operator: why the database cannot be reached

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -110,7 +111,7 @@ func TestSettingsOfCitus(t *testing.T) {
 }
 
 // TestPreparedStatementsBehindAPooler: the check rejects a pool that prepares statements
-// which the pooler does not keep.
+// which the pooler does not keep. The errors of their statements say the same.
 func TestPreparedStatementsBehindAPooler(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -132,6 +133,16 @@ func TestPreparedStatementsBehindAPooler(t *testing.T) {
 		}
 		if err := open(t, roleURL, 1, parameters...).CheckSession(t.Context()); err != nil {
 			t.Errorf("mode %q without a pooler: %v", mode, err)
+		}
+	}
+	pool := open(t, pooler.URL, 1)
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, lost := pool.Inspect(t.Context())
+	for _, err := range []error{lost, &pgconn.PgError{Code: "42P05", Message: `prepared statement "stmtcache_1" already exists`}} { // of PgBouncer
+		if got := postgres.Explain(err); !strings.Contains(got, "add default_query_exec_mode=exec to DATABASE_URL") {
+			t.Errorf("explained as %q: %v", got, err)
 		}
 	}
 }
