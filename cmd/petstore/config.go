@@ -122,18 +122,10 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 	}
 	p.setDefaults(&parsed)
 	wrong(database && parsed.DatabaseURL == "", "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
-	if parsed.DatabaseURL != "" {
-		_, err := pgxpool.ParseConfig(parsed.DatabaseURL)
-		// The driver's error may repeat the URL, and with it the password.
-		wrong(err != nil, "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
-	}
-	if parsed.DirectURL != "" {
-		_, err := pgxpool.ParseConfig(parsed.DirectURL)
-		wrong(err != nil, "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, such as postgres://user:password@host:5432/petstore")
-	}
+	wrong(!isDatabaseURL(parsed.DatabaseURL), "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
+	wrong(!isDatabaseURL(parsed.DirectURL), "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, such as postgres://user:password@host:5432/petstore")
 	for i, replica := range parsed.replicaURLs() {
-		_, err := pgxpool.ParseConfig(replica)
-		wrong(err != nil, "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number %d is not one", i+1)
+		wrong(!strings.HasPrefix(replica, "postgres") || !isDatabaseURL(replica), "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number %d is not one", i+1)
 	}
 	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is %q", parsed.Addr)
 	wrong(parsed.AdminAddr != adminOff && !isHostPort(parsed.AdminAddr),
@@ -310,6 +302,16 @@ func isHostPort(text string) bool {
 	}
 	_, err = strconv.ParseUint(port, 10, 16)
 	return err == nil
+}
+
+// isDatabaseURL reports whether text is empty or the URL of one database. Errors name the server
+// and the database, which must not hide another URL, and with it a password.
+func isDatabaseURL(text string) bool {
+	if text == "" {
+		return true
+	}
+	parsed, err := pgxpool.ParseConfig(text) // the error may have the password
+	return err == nil && strings.Count(text, "://") <= 1 && !strings.ContainsAny(parsed.ConnConfig.Database, ",=@")
 }
 
 // hostPattern matches a host name without a trailing dot.

@@ -118,6 +118,9 @@ func TestUsageSentences(t *testing.T) {
 func TestConfigurationSentences(t *testing.T) {
 	t.Parallel()
 	const url = "DATABASE_URL=postgres://localhost/petstore"
+	const another = ",postgres://petstore:hunter2@localhost/petstore"
+	const notOne = "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore"
+	const noStandby = "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 1 is not one"
 	for variable, want := range map[string]string{
 		"PETSTORE_DB_MAX_CONNS=many":       `PETSTORE_DB_MAX_CONNS must be a whole number between 1 and 10000, but is "many"`,
 		"PETSTORE_STARTUP_WAIT=30":         `PETSTORE_STARTUP_WAIT must be a duration such as 5s, at least 0s, but is "30"`,
@@ -128,7 +131,14 @@ func TestConfigurationSentences(t *testing.T) {
 		"PETSTORE_ADDR=localhost:http":     `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "localhost:http"`,
 		"PETSTORE_ADMIN_ADDR=:65536":       `PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is ":65536"`,
 		"DATABASE_URL=":                    "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
-		"DATABASE_URL=mysql://localhost/x": "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
+		"DATABASE_URL=mysql://localhost/x": notOne,
+		url + another:                      notOne,
+		url + "?host=/tmp" + another:       notOne,
+		url + "&password=hunter2":          notOne,
+		"PETSTORE_DIRECT_URL=postgres://localhost/petstore" + another: "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, " +
+			"such as postgres://user:password@host:5432/petstore",
+		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore" + another: noStandby,
+		"PETSTORE_REPLICA_URLS=host=localhost":                          noStandby,
 	} {
 		wantSentence(t, []string{url, variable}, []string{"serve"}, false, "invalid configuration: "+want)
 	}

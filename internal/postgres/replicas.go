@@ -279,7 +279,7 @@ func (r *replica) connect(ctx context.Context, primary *DB) error {
 	config.RuntimeParams["application_name"] = "petstore replica poll"
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errSilent, err)
+		return fmt.Errorf("%w: %s", errSilent, Explain(err))
 	}
 	if err := r.check(ctx, conn, primary); err != nil {
 		hangUp(ctx, conn)
