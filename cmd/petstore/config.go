@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/term"
 
+	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
 	"petstore/internal/webhook"
@@ -63,6 +64,7 @@ type config struct {
 	SecretKeys   []string       `env:"PETSTORE_SECRET_KEY"`
 	vault        *webhook.Vault // with SecretKeys
 	application  string         // the application_name of connections; empty: petstore
+	variable     string         // of DatabaseURL, see [config.direct]; empty: DATABASE_URL
 	unknown      []string       // variables that nobody reads; see [program.unknownVariables]
 
 	LogLevel  slog.Level `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
@@ -122,11 +124,7 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 	}
 	p.setDefaults(&parsed)
 	wrong(database && parsed.DatabaseURL == "", "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
-	wrong(!isDatabaseURL(parsed.DatabaseURL), "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
-	wrong(!isDatabaseURL(parsed.DirectURL), "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, such as postgres://user:password@host:5432/petstore")
-	for i, replica := range parsed.replicaURLs() {
-		wrong(!strings.HasPrefix(replica, "postgres") || !isDatabaseURL(replica), "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number %d is not one", i+1)
-	}
+	parsed.checkURLs(wrong)
 	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is %q", parsed.Addr)
 	wrong(parsed.AdminAddr != adminOff && !isHostPort(parsed.AdminAddr),
 		"PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is %q", parsed.AdminAddr)
@@ -202,6 +200,17 @@ func (p *program) setDefaults(c *config) {
 
 // directURL returns the URL of the database without a connection pooler.
 func (c config) directURL() string { return cmp.Or(c.DirectURL, c.DatabaseURL) }
+
+// direct returns the configuration with that URL as DatabaseURL.
+func (c config) direct() config {
+	if c.DirectURL != "" {
+		c.DatabaseURL, c.variable = c.DirectURL, "PETSTORE_DIRECT_URL"
+	}
+	return c
+}
+
+// named returns an error of the database with the variable of its URL in the sentence.
+func (c config) named(err error) error { return postgres.Of(cmp.Or(c.variable, "DATABASE_URL"), err) }
 
 // replicaURLs returns the URLs of the read replicas.
 func (c config) replicaURLs() []string { return strings.Fields(c.ReplicaURLs) }
@@ -304,14 +313,38 @@ func isHostPort(text string) bool {
 	return err == nil
 }
 
-// isDatabaseURL reports whether text is empty or the URL of one database. Errors name the server
-// and the database, which must not hide another URL, and with it a password.
-func isDatabaseURL(text string) bool {
-	if text == "" {
-		return true
+// checkURLs reports the texts that are not the URL of one database.
+func (c config) checkURLs(wrong func(bad bool, format string, args ...any)) {
+	check := func(name, text, rule string) {
+		mistake := urlMistake(text, rule)
+		wrong(mistake != "", "%s %s", name, mistake)
 	}
-	parsed, err := pgxpool.ParseConfig(text) // the error may have the password
-	return err == nil && strings.Count(text, "://") <= 1 && !strings.ContainsAny(parsed.ConnConfig.Database, ",=@")
+	check("DATABASE_URL", c.DatabaseURL, "must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
+	check("PETSTORE_DIRECT_URL", c.DirectURL, "must be the URL of the database of DATABASE_URL without a connection pooler, such as postgres://user:password@host:5432/petstore")
+	for i, replica := range c.replicaURLs() {
+		if !strings.HasPrefix(replica, "postgres") {
+			replica = "no URL" // libpq parameters are separated by white space too
+		}
+		check("PETSTORE_REPLICA_URLS", replica, fmt.Sprintf("must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number %d is not one", i+1))
+	}
+}
+
+// urlMistake says why text is not empty or the URL of one database, without a password: it
+// returns the rule, or what is wrong with TLS. Errors name the server and the database, which
+// must not hide another URL.
+func urlMistake(text, rule string) string {
+	parsed, err := pgxpool.ParseConfig(text)
+	switch {
+	case text == "":
+		return ""
+	case strings.Count(text, "://") > 1, err == nil && strings.ContainsAny(parsed.ConnConfig.Database, ",=@"):
+		return rule
+	case err != nil && strings.Contains(err.Error(), "failed to configure TLS"): // only its reason has no other part of the URL than a path
+		return "has settings of TLS that do not work: " + redact("", errors.Unwrap(err).Error())
+	case err != nil:
+		return rule
+	}
+	return ""
 }
 
 // hostPattern matches a host name without a trailing dot.

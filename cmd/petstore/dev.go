@@ -117,7 +117,7 @@ func (p *program) dev(ctx context.Context, c config, open, https bool) (err erro
 	defer public.Close()
 	secret, err := p.prepareDevDatabase(ctx, c)
 	if err != nil {
-		return err
+		return c.direct().named(err)
 	}
 	log, flush := p.logger(c)
 	defer flush()

@@ -247,7 +247,7 @@ func (d *diagnosis) connections(context.Context) (string, error) {
 func (d *diagnosis) pooler(ctx context.Context) (string, error) {
 	if d.c.DirectURL != "" {
 		if err := d.db.CheckDirect(ctx, d.c.DirectURL); err != nil {
-			return "", fmt.Errorf("PETSTORE_DIRECT_URL: %w", plain(err))
+			return "", fmt.Errorf("PETSTORE_DIRECT_URL: %w", plain(postgres.Of("PETSTORE_DIRECT_URL", err)))
 		}
 	}
 	switch {

@@ -78,7 +78,7 @@ func TestDoctor(t *testing.T) {
 		{check: "role", want: "such as EXECUTE ON FUNCTION maintain_events();", sql: revokeFrom("EXECUTE ON FUNCTION maintain_events()")},
 		{check: "partitions", want: "run SELECT maintain_events() as the owner", sql: "DO $$ BEGIN EXECUTE (SELECT string_agg(format('DROP TABLE %s', partition_name), ';') FROM event_partitions() WHERE bounds @> now() + interval '7 days'); END $$"},
 		{check: "replicas", want: "it is not a standby", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"PETSTORE_REPLICA_URLS=" + d.URL} }},
-		{check: "replicas", want: "it does not respond: cannot connect to PostgreSQL at localhost:1: connection refused;", variables: []string{"PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore"}},
+		{check: "replicas", want: "it does not respond: cannot connect to PostgreSQL at localhost:1: connection refused; check that it runs there, or correct PETSTORE_REPLICA_URLS;", variables: []string{"PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore"}},
 		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook, variables: []string{"PETSTORE_WORKER=false"}},
 		{check: "webhooks", want: "1 webhooks have deliveries that are overdue, and no process delivers", sql: anotherWebhook +
 			"CREATE TABLE before PARTITION OF events DEFAULT; INSERT INTO events SELECT account_id, 1, now() - interval '2 minutes', 0, 'store.reset', '/account', '{}' FROM webhooks", variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="}},
@@ -92,6 +92,7 @@ func TestDoctor(t *testing.T) {
 		},
 		{check: "pooler", want: "DATABASE_URL leads through a connection pooler", environ: throughPooler(func(*pgtest.Pooler, string) string { return "" })},
 		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads through a connection pooler", environ: throughPooler(func(p *pgtest.Pooler, _ string) string { return p.URL })},
+		{check: "pooler", want: "connection refused; check that it runs there, or correct PETSTORE_DIRECT_URL", variables: []string{"PETSTORE_DIRECT_URL=postgres://localhost:1/x"}},
 		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads to another server or database", environ: func(t *testing.T, _ *pgtest.Database) []string {
 			t.Helper()
 			return []string{"PETSTORE_DIRECT_URL=" + pgtest.New(t).URL}

@@ -135,6 +135,9 @@ func TestConfigurationSentences(t *testing.T) {
 		url + another:                      notOne,
 		url + "?host=/tmp" + another:       notOne,
 		url + "&password=hunter2":          notOne,
+		url + "?sslmode=perhaps":           "DATABASE_URL has settings of TLS that do not work: sslmode is invalid",
+		url + "?sslmode=verify-full&sslrootcert=/nowhere/ca.pem": "DATABASE_URL has settings of TLS that do not work: " +
+			"unable to read CA file: open /nowhere/ca.pem: no such file or directory",
 		"PETSTORE_DIRECT_URL=postgres://localhost/petstore" + another: "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, " +
 			"such as postgres://user:password@host:5432/petstore",
 		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore" + another: noStandby,
@@ -204,6 +207,25 @@ func TestDatabaseSentences(t *testing.T) {
 				wantSentence(t, environ, strings.Fields(command), false, want)
 			})
 		}
+	}
+}
+
+// TestDirectSentences: an error of the database of PETSTORE_DIRECT_URL, and the log before it,
+// name that variable.
+func TestDirectSentences(t *testing.T) {
+	t.Parallel()
+	environ := []string{
+		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_DIRECT_URL=postgres://localhost:1/x",
+		"PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=off", "PETSTORE_STARTUP_WAIT=1ms",
+	}
+	const want = "cannot connect to PostgreSQL at localhost:1: connection refused; check that it runs there, or correct PETSTORE_DIRECT_URL"
+	const waited = " (waited 1ms, see PETSTORE_STARTUP_WAIT)"
+	for command, more := range map[string]string{"serve": waited, "worker": waited, "migrate up": "", "seed": ""} {
+		wantSentence(t, environ, strings.Fields(command), false, want+more)
+	}
+	p := begin(t, pgtest.Dir(t), append(environ, "PETSTORE_STARTUP_WAIT=10m"), "worker")
+	if line := p.expect("waiting for the database"); !strings.Contains(line, want) {
+		t.Errorf("worker logs %s", line)
 	}
 }
 
@@ -377,6 +399,10 @@ func TestDevSentences(t *testing.T) {
 		"no server binaries": {
 			environ: []string{"PETSTORE_PG_BIN=/nowhere"},
 			want:    "; or run `docker compose up`, or set DATABASE_URL to a database that runs",
+		},
+		"no direct database": {
+			environ: []string{database, "PETSTORE_DIRECT_URL=postgres://localhost:1/x"},
+			want:    "connection refused; check that it runs there, or correct PETSTORE_DIRECT_URL",
 		},
 		"a port in use": {
 			environ: []string{database, "PETSTORE_ADDR=127.0.0.1:0"},

@@ -78,7 +78,7 @@ func (p *program) withMigrations(ctx context.Context, action migrateAction) (err
 	}
 	m, err := postgres.OpenMigrations(ctx, c.directURL())
 	if err != nil {
-		return err
+		return c.direct().named(err)
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	return action(ctx, c, m)

@@ -34,14 +34,14 @@ the account if it does not exist. The data is the same each time.`,
 				return err
 			}
 			// Loading many pets takes longer than the role may allow behind a pooler.
-			return withDatabaseOf(cmd.Context(), c.directURL(), c.DBMaxConns, func(ctx context.Context, database *postgres.DB) error {
+			return c.direct().named(withDatabaseOf(cmd.Context(), c.directURL(), c.DBMaxConns, func(ctx context.Context, database *postgres.DB) error {
 				if err := loadSample(ctx, database, name, pets, p.seeding); err != nil {
 					p.status("")
 					return err
 				}
 				fmt.Fprintf(p.stdout, "wrote %d pets with their inventory and orders\n", pets)
 				return nil
-			})
+			}))
 		},
 	}
 	command.Flags().StringVar(&name, "account", devAccount, "the name of the account; created if it does not exist")

@@ -364,18 +364,18 @@ func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.Qu
 	if err != nil {
 		return nil, err
 	}
-	err = waitForDatabase(ctx, database, c.StartupWait, log)
+	err = waitForDatabase(ctx, database, c, log)
 	if err == nil {
 		err = database.CheckSession(ctx)
 	}
 	if err != nil {
 		database.Close()
-		return nil, err
+		return nil, c.named(err)
 	}
 	fit, err := database.SchemaFit(ctx)
 	if err != nil {
 		database.Close()
-		return nil, fmt.Errorf("reading the version of the schema: %w", err)
+		return nil, fmt.Errorf("reading the version of the schema: %w", c.named(err))
 	}
 	if problem := fit.Problem(); problem != "" {
 		log.Warn("the server is not ready", "reason", problem)
@@ -383,10 +383,10 @@ func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.Qu
 	return database, nil
 }
 
-func waitForDatabase(ctx context.Context, database *postgres.DB, wait time.Duration, log *slog.Logger) error {
-	deadline := time.Now().Add(wait)
+func waitForDatabase(ctx context.Context, database *postgres.DB, c config, log *slog.Logger) error {
+	deadline := time.Now().Add(c.StartupWait)
 	for announced := false; ; {
-		err := database.Ping(ctx)
+		err := c.named(database.Ping(ctx))
 		switch {
 		case err == nil:
 			return nil
@@ -395,10 +395,10 @@ func waitForDatabase(ctx context.Context, database *postgres.DB, wait time.Durat
 		case !postgres.StartingUp(err):
 			return err
 		case !time.Now().Before(deadline):
-			return fmt.Errorf("%w (waited %s, see PETSTORE_STARTUP_WAIT)", plain(err), wait)
+			return fmt.Errorf("%w (waited %s, see PETSTORE_STARTUP_WAIT)", plain(err), c.StartupWait)
 		}
 		if !announced {
-			log.Info("waiting for the database", "at_most", wait.String(), "error", plain(err))
+			log.Info("waiting for the database", "at_most", c.StartupWait.String(), "error", plain(err))
 			announced = true
 		}
 		sleep.For(ctx, startupInterval)

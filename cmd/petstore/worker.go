@@ -92,8 +92,8 @@ func (w *openedWorker) start(ctx context.Context) (stop func()) {
 // the pooler to requests.
 // When it stops, requests in flight have as much time as those to the API.
 func openWorker(ctx context.Context, c config, options api.Options) (*openedWorker, error) {
-	direct := c
-	direct.DatabaseURL, direct.DBMaxConns, direct.application = c.directURL(), delivery.Connections, "petstore worker"
+	direct := c.direct()
+	direct.DBMaxConns, direct.application = delivery.Connections, "petstore worker"
 	statements := &telemetry.Statements{Log: options.Log, Slow: slowStatement}
 	pool, err := openDatabase(ctx, direct, options.Log, statements)
 	if err != nil {

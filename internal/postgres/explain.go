@@ -45,6 +45,9 @@ var remedies = map[string]string{
 // or refuses a statement, and what to do. It contains no password and no text of
 // the driver. It is empty if err has another cause.
 func Explain(err error) string {
+	if of, ok := errors.AsType[*variableError](err); ok {
+		return of.name(Explain(of.error))
+	}
 	if connect, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return explainConnect(connect)
 	}
@@ -65,6 +68,28 @@ func Explain(err error) string {
 	}
 	return ""
 }
+
+// variableError is an error of the database whose URL is in a variable other than DATABASE_URL.
+type variableError struct {
+	error
+
+	variable string
+}
+
+// Of returns an error of which [Explain] and Error name the variable of the URL, instead of
+// DATABASE_URL. It returns nil for nil.
+func Of(variable string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &variableError{err, variable}
+}
+
+func (e *variableError) name(text string) string {
+	return strings.ReplaceAll(text, "DATABASE_URL", e.variable)
+}
+func (e *variableError) Error() string { return e.name(e.error.Error()) }
+func (e *variableError) Unwrap() error { return e.error }
 
 // explainConnect explains why no server of a URL accepted a connection.
 func explainConnect(err *pgconn.ConnectError) string {
