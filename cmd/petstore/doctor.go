@@ -200,6 +200,9 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 	if err == nil && !d.server.IsEncrypted && isPublic(d.server.Remote) {
 		err = fmt.Errorf("the connection to %s is not encrypted; add sslmode=verify-full to DATABASE_URL", d.server.Remote)
 	}
+	if err == nil && d.server.IsReadOnly {
+		err = errors.New("the server accepts no writes; name the primary in DATABASE_URL or add target_session_attrs=read-write, and do not set default_transaction_read_only")
+	}
 	if err != nil {
 		db.Close()
 		return "", err

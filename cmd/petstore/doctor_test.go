@@ -59,6 +59,7 @@ func TestDoctor(t *testing.T) {
 		{check: "certificate", want: "renew it", variables: []string{"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile}},
 		{check: "certificate", want: "cannot be read: no such file", variables: []string{"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=/nowhere"}},
 		{check: "database", want: "connection refused", variables: []string{"DATABASE_URL=postgres://localhost:1/petstore"}},
+		{check: "database", want: "accepts no writes; name the primary", sql: "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$"},
 		{check: "connections", want: "raise max_connections", variables: []string{"PETSTORE_DB_MAX_CONNS=9999"}},
 		{check: "schema", want: "petstore migrate up", sql: "DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)"},
 		{check: "schema", want: "petstore migrate up", environ: func(t *testing.T, _ *pgtest.Database) []string {

@@ -70,6 +70,7 @@ type Server struct {
 	IsSupported bool
 	Remote      net.Addr
 	IsEncrypted bool
+	IsReadOnly  bool // a standby, or by its settings
 	// IsPooled reports whether a connection pooler is in between, and IsTransaction whether it
 	// gives the server connection to others after each transaction.
 	IsPooled, IsTransaction bool
@@ -98,8 +99,9 @@ func (d *DB) Inspect(ctx context.Context) (s Server, err error) {
 			-- backend_type is NULL for sessions of other roles, unless this role has pg_read_all_stats
 			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' OR (backend_type IS NULL AND datid IS NOT NULL)),
 			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-				- coalesce(current_setting('reserved_connections', true)::int, 0)`).
-		Scan(&s.Version, &number, &backend, &s.Connections, &s.MaxConnections)
+				- coalesce(current_setting('reserved_connections', true)::int, 0),
+			current_setting('transaction_read_only')::boolean`).
+		Scan(&s.Version, &number, &backend, &s.Connections, &s.MaxConnections, &s.IsReadOnly)
 	if err != nil {
 		return s, err
 	}
