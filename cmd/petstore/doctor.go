@@ -14,10 +14,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"petstore/db"
 	"petstore/internal/delivery"
 	"petstore/internal/postgres"
 	"petstore/internal/sleep"
 	"petstore/internal/telemetry"
+	"petstore/internal/webhook"
 )
 
 const (
@@ -376,12 +378,18 @@ func (d *diagnosis) silentWebhooks(ctx context.Context) (silent []string, err er
 }
 
 func (d *diagnosis) secretKey(ctx context.Context) (string, error) {
+	lost, err := webhook.LostSecrets(ctx, db.New(d.db), d.c.vault)
+	if err != nil {
+		return "", err
+	}
 	state, err := d.db.Webhooks(ctx)
 	switch {
 	case err != nil:
 		return "", err
+	case len(lost) > 0:
+		return "", fmt.Errorf("number of secrets of webhooks that do not open: %d; the first: %s", len(lost), strings.TrimPrefix(lost[0].Error(), "webhook: "))
 	case len(d.c.SecretKeys) > 0:
-		return "set", nil
+		return "set, and opens the secrets of webhooks", nil
 	case state.Enabled > 0 && !d.isDev:
 		return "", errors.New("PETSTORE_SECRET_KEY is not set, so the secrets of webhooks are stored as they are; set it (docs/security.md#webhooks)")
 	}

@@ -32,12 +32,18 @@ func examine(t *testing.T, dir string, environ []string) (map[string]finding, er
 	return byCheck, err
 }
 
-// anotherWebhook adds an enabled webhook to a new account.
+// anotherWebhook adds an enabled webhook to a new account. Its secret is not sealed.
 const anotherWebhook = `
 	WITH account AS (INSERT INTO accounts (name) VALUES ('webhooks') RETURNING id),
 	     state AS (INSERT INTO account_state (account_id) SELECT id FROM account)
 	INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence)
-	SELECT id, 'wh_0123456789abcdef0123456789abcdef', 'https://hook.example', '{*}', '\x00', 0 FROM account;`
+	SELECT id, 'wh_0123456789abcdef0123456789abcdef', 'https://hook.example', '{*}', decode('00' || repeat('ab', 32), 'hex'), 0 FROM account;`
+
+// aSecretKey is a key for secrets of webhooks.
+const aSecretKey = "PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="
+
+// sealedWebhook adds a webhook whose secret is sealed with a key that nobody has.
+const sealedWebhook = anotherWebhook + `UPDATE webhooks SET secret = decode('01' || repeat('ab', 64), 'hex');`
 
 // TestDoctor breaks one thing after another and wants its line, and no other wrong line.
 func TestDoctor(t *testing.T) {
@@ -81,15 +87,17 @@ func TestDoctor(t *testing.T) {
 		{check: "replicas", want: "it is not a standby", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"PETSTORE_REPLICA_URLS=" + d.URL} }},
 		{check: "replicas", want: "it does not respond: cannot connect to PostgreSQL at localhost:1: connection refused; check that it runs there, or correct PETSTORE_REPLICA_URLS;", variables: []string{"PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore"}},
 		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook, variables: []string{"PETSTORE_WORKER=false"}},
+		{check: "secret key", want: "that do not open: 1; the first: the secret of wh_0123456789abcdef0123456789abcdef is sealed with a key that is not in PETSTORE_SECRET_KEY; add that key", sql: sealedWebhook, variables: []string{aSecretKey, "PETSTORE_WORKER=false"}},
+		{check: "secret key", want: "is sealed with a key that is not in PETSTORE_SECRET_KEY", sql: sealedWebhook, variables: []string{"PETSTORE_WORKER=false"}},
 		{check: "webhooks", want: "1 webhooks have deliveries that are overdue, and no process delivers", sql: anotherWebhook +
-			"CREATE TABLE before PARTITION OF events DEFAULT; INSERT INTO events SELECT account_id, 1, now() - interval '2 minutes', 0, 'store.reset', '/account', '{}' FROM webhooks", variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="}},
+			"CREATE TABLE before PARTITION OF events DEFAULT; INSERT INTO events SELECT account_id, 1, now() - interval '2 minutes', 0, 'store.reset', '/account', '{}' FROM webhooks", variables: []string{aSecretKey}},
 		{
 			check: "webhooks", want: "reaches no host of webhooks: https://hook.example (the URL must have a host name that resolves to a public address); allow connections",
-			sql: anotherWebhook, variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="},
+			sql: anotherWebhook, variables: []string{aSecretKey},
 		},
 		{
 			check: "webhooks", want: "all webhooks fail", sql: anotherWebhook + "UPDATE webhooks SET failures = 1, failing_since = now()",
-			variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="},
+			variables: []string{aSecretKey},
 		},
 		{check: "pooler", want: "DATABASE_URL leads through a connection pooler", environ: throughPooler(func(*pgtest.Pooler, string) string { return "" })},
 		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads through a connection pooler", environ: throughPooler(func(p *pgtest.Pooler, _ string) string { return p.URL })},
@@ -207,7 +215,7 @@ func TestDoctorReachesWebhooks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	environ := []string{"DATABASE_URL=" + database.URL, "PETSTORE_DIRECT_URL=" + database.DirectURL, "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8", "PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="}
+	environ := []string{"DATABASE_URL=" + database.URL, "PETSTORE_DIRECT_URL=" + database.DirectURL, "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8", aSecretKey}
 	found, err := examine(t, t.TempDir(), environ)
 	message := found["webhooks"].Message
 	if err != nil || !strings.Contains(message, "does not reach "+closed+" (dial tcp "+strings.TrimPrefix(closed, "http://")+": connect: connection refused): start them") || strings.Contains(message, receiver.URL) {

@@ -12,6 +12,27 @@ import (
 // secret whose grace is over. A secret that does not open stays as it is, and lost gets the error.
 // The error of reseal comes from the database.
 func (v *Vault) reseal(ctx context.Context, queries *db.Queries, row db.WebhooksToSweepRow, lost *[]error) error {
+	params := v.resealed(row, lost)
+	if bytes.Equal(params.Secret, row.Secret) && bytes.Equal(params.PreviousSecret, row.PreviousSecret) {
+		return nil
+	}
+	return queries.WebhookReseal(ctx, params)
+}
+
+// LostSecrets returns the errors of the secrets that do not open, as the next [Sweep] would find
+// them. It looks at the first 1,000 webhooks. The second error comes from the database.
+func LostSecrets(ctx context.Context, queries *db.Queries, v *Vault) (lost []error, err error) {
+	rows, err := queries.WebhooksToSweep(ctx, db.WebhooksToSweepParams{PageSize: sweepPage})
+	for _, row := range rows {
+		if !row.IsGone {
+			v.resealed(row, &lost)
+		}
+	}
+	return lost, err
+}
+
+// resealed returns the secrets of a webhook as reseal stores them.
+func (v *Vault) resealed(row db.WebhooksToSweepRow, lost *[]error) db.WebhookResealParams {
 	params := db.WebhookResealParams{
 		AccountID: row.AccountID, ID: row.ID, OldSecret: row.Secret, OldPreviousSecret: row.PreviousSecret,
 		Secret: v.again(row, row.Secret, lost),
@@ -19,10 +40,7 @@ func (v *Vault) reseal(ctx context.Context, queries *db.Queries, row db.Webhooks
 	if !row.PreviousIsOver && row.PreviousSecret != nil {
 		params.PreviousSecret = v.again(row, row.PreviousSecret, lost)
 	}
-	if bytes.Equal(params.Secret, row.Secret) && bytes.Equal(params.PreviousSecret, row.PreviousSecret) {
-		return nil
-	}
-	return queries.WebhookReseal(ctx, params)
+	return params
 }
 
 // again returns the form of a stored secret with the first key of the vault.
