@@ -199,7 +199,7 @@ func TestValuesOfVariables(t *testing.T) {
 			"localhost": false, "10.0.0.1/8": false, "10.0.0.0/33": false, "10.0.0": false, "fe80::1%eth0": false, "127.0.0.1:80": false,
 			"10.0.0.0/8,,::1": false, "10.0.0.0/8;::1": false, "*": false,
 		},
-		"OTEL_EXPORTER_OTLP_ENDPOINT":        {"": true, "http://collector:4318": true, " https://collector/otlp\n": true, "collector:4318": false, "grpc://collector": false, "http://": false},
+		"OTEL_EXPORTER_OTLP_ENDPOINT":        {"": true, "http://collector:4318": true, "https://collector/otlp": true, "collector:4318": false, "grpc://collector": false, "http://": false},
 		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": {"http://collector:4318/v1/traces": true, "collector": false},
 	} {
 		for value, right := range values {
