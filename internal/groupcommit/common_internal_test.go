@@ -115,46 +115,26 @@ func TestCommonGroupEqualsSequence(t *testing.T) {
 func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "it has no such groups")
-	keyed := func(w *Write) storeWrite { return storeWrite{one, under("key", w)} }
-	spoils := &Write{Pet: 1, Decide: func(s *State) (Response, error) {
-		pet, _ := s.Pet(1)
-		pet.Stock.Quantity = 7
-		s.SetPet(pet)
-		return Response{}, errors.ErrUnsupported
-	}}
 	panics := &Write{Pet: 1, Decide: func(*State) (Response, error) { panic("a bug") }}
 	for what, test := range map[string]struct {
-		before, meanwhile string // SQL, committed and not
-		write             storeWrite
-		want              error
+		before string // SQL
+		write  storeWrite
+		want   error
 	}{
-		"its feed is held":                {"", "UPDATE account_state SET last_nonce = 1 WHERE account_id = 1", storeWrite{one, order(1, 1)}, errFeedHeld},
-		"its account is gone":             {"", "", storeWrite{Store{AccountID: 99}, order(1, 1)}, errNotLocked},
-		"its pet is locked":               {"", "SELECT FROM inventory WHERE account_id = 1 AND pet_id = 1 FOR UPDATE", storeWrite{one, order(1, 1)}, errNotLocked},
-		"its pet is missing":              {"", "", storeWrite{one, order(9, 1)}, errNotLocked},
-		"its key is in use":               {"", "SELECT pg_advisory_xact_lock(hashtextextended('idempotency key', 1))", keyed(order(1, 1)), ErrKeyInUse},
-		"the response of its key expired": {"INSERT INTO idempotency_keys SELECT 1, 1, 'key', sha256('other'), 201, '', '', now() - interval '2 days'", "", keyed(order(1, 1)), errNotLocked},
-		"it spoils its state":             {"", "", storeWrite{one, spoils}, errSpoiled},
-		"its sandbox is locked":           {"", "SELECT pg_advisory_xact_lock(hashtextextended('store', 3))", storeWrite{sandbox, order(1, 1)}, errNotLocked},
-		"its sandbox is being deleted":    {"UPDATE account_state SET closed = true WHERE account_id = 3", "", storeWrite{sandbox, order(1, 1)}, account.ErrClosed},
-		"its sandbox is gone":             {"", "", storeWrite{Store{AccountID: 99, Sandbox: true}, order(1, 1)}, account.ErrClosed},
-		"its sandbox may become full":     {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1), "", storeWrite{sandbox, order(1, 1)}, errUncounted},
-		"its sandbox cannot become full":  {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID), "", storeWrite{sandbox, order(1, 1)}, nil},
-		"it creates no row":               {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1), "", storeWrite{sandbox, restock(1, 1)}, nil},
+		"its account is gone":             {"", storeWrite{Store{AccountID: 99}, order(1, 1)}, errNotLocked},
+		"its pet is missing":              {"", storeWrite{one, order(9, 1)}, errNotLocked},
+		"the response of its key expired": {"INSERT INTO idempotency_keys SELECT 1, 1, 'key', sha256('other'), 201, '', '', now() - interval '2 days'", storeWrite{one, under("key", order(1, 1))}, errNotLocked},
+		"its sandbox is being deleted":    {"UPDATE account_state SET closed = true WHERE account_id = 3", storeWrite{sandbox, order(1, 1)}, account.ErrClosed},
+		"its sandbox is gone":             {"", storeWrite{Store{AccountID: 99, Sandbox: true}, order(1, 1)}, account.ErrClosed},
+		"its sandbox may become full":     {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1), storeWrite{sandbox, order(1, 1)}, errUncounted},
+		"its sandbox cannot become full":  {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID), storeWrite{sandbox, order(1, 1)}, nil},
+		"it creates no row":               {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1), storeWrite{sandbox, restock(1, 1)}, nil},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			f.newSandbox()
 			f.exec(test.before)
-			holder, err := f.database.Pool.Begin(t.Context())
-			defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
-			if err == nil {
-				_, err = holder.Exec(t.Context(), test.meanwhile)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
 			writes := []storeWrite{test.write, {two, emits(order(2, 4))}, {one, panics}}
 			decided, err := f.runCommon(t.Context(), writes)
 			if err != nil {
@@ -210,40 +190,6 @@ func TestRotationDelaysNobody(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
-	}
-}
-
-// TestHeldFeedDelaysNobodyElse: while another transaction holds the feed of a store, its
-// writes wait, and the writes of others do not.
-func TestHeldFeedDelaysNobodyElse(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	var held sync.WaitGroup
-	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
-		if err := event.Append(t.Context(), db.New(tx), one.AccountID, event.Event{Type: event.InventoryUpdated, Subject: "/store/inventory/1", Data: []byte(`{"text":"first"}`)}); err != nil {
-			return err
-		}
-		for range 3 {
-			held.Go(func() {
-				if _, err := f.Do(t.Context(), one, emits(order(1, 1))); err != nil {
-					t.Errorf("the write that waits: %v", err)
-				}
-			})
-		}
-		f.awaitLockWaiter()
-		for range 3 {
-			if _, err := f.Do(t.Context(), two, emits(order(1, 1))); err != nil {
-				t.Errorf("the write of another store: %v", err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	held.Wait()
-	if got := f.feed(one); len(got) != 4 || got[0] != "1 first" {
-		t.Errorf("the feed is %q", got)
 	}
 }
 

@@ -82,38 +82,6 @@ func TestSandboxGroupsDoNotWait(t *testing.T) {
 	}
 }
 
-// TestSandboxGroupsKeepTheirPlace: a group does not overtake a reset that waits for the
-// store.
-func TestSandboxGroupsKeepTheirPlace(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.newSandbox()
-	lock := func(tx pgx.Tx) error { return db.New(tx).StoreLockShared(t.Context(), sandbox.AccountID) }
-	var reset sync.WaitGroup
-	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
-		if err := lock(tx); err != nil {
-			return err
-		}
-		reset.Go(func() {
-			if err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
-				return db.New(tx).StoreLock(t.Context(), sandbox.AccountID)
-			}); err != nil {
-				t.Error(err)
-			}
-		})
-		f.awaitLockWaiter()
-		decided, err := f.group(sandbox, order(1, 1))
-		if err == nil && !errors.Is(decided[0].err, errNotLocked) {
-			t.Errorf("behind a reset: %v", decided[0].err)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reset.Wait()
-}
-
 // TestSandboxChecksUnderItsLock: a write that waited for its store sees that it is full or
 // closed by then.
 func TestSandboxChecksUnderItsLock(t *testing.T) {
