@@ -14,6 +14,7 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/stock"
 )
 
 // sentWrites records the statements of groups that write rows.
@@ -45,7 +46,24 @@ func (*sentWrites) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.Trace
 // TraceQueryEnd implements pgx.QueryTracer.
 func (*sentWrites) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestStatementsOfWrites: a group sends the statements that its changes need, and no empty ones.
+// alterations describes the rows that are missing after a write, and the new ones.
+func alterations(before, after []string) string {
+	var found []string
+	for _, row := range before {
+		if i := slices.Index(after, row); i >= 0 {
+			after = slices.Delete(after, i, i+1)
+		} else {
+			found = append(found, "-"+row)
+		}
+	}
+	for _, row := range after {
+		found = append(found, "+"+row)
+	}
+	return strings.Join(found, ", ")
+}
+
+// TestStatementsOfWrites: a write creates, changes and deletes the rows that it names, and no
+// others. Its group sends the statements for that, and no empty ones.
 func TestStatementsOfWrites(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -56,78 +74,77 @@ func TestStatementsOfWrites(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	c := newCommitter(pool)
-	f.exec("INSERT INTO categories (account_id, id, name, name_key) VALUES (1, 2, 'Cats', 'cats')")
+	f.exec("INSERT INTO categories (account_id, id, name, name_key) VALUES (1, 2, 'Cats', 'cats'), (1, 3, 'Fish', 'fish')")
 	f.exec("INSERT INTO orders (account_id, id, pet_id, quantity) VALUES (1, 7, 3, 1); UPDATE inventory SET held = 1 WHERE account_id = 1 AND pet_id = 3")
+	alter := func(w Write, alter func(*Pet)) *Write {
+		return change(w, func(s *State) {
+			pet, _ := s.Pet(w.Pet)
+			alter(&pet)
+			s.SetPet(pet)
+		})
+	}
+	another := f.rowsOf(two)
 	for _, step := range []struct {
 		what  string
+		group string // whether it is of one store and may wait, or is common; "": of one store
 		write *Write
 		want  string
+		rows  string
 	}{
-		{"nothing", change(Write{Pet: 1}, func(*State) {}), ""},
-		{"stock", restock(1, 5), "StockWrite"},
-		{"the same stock", restock(1, 5), ""},
-		{"a name", change(Write{Pet: 1}, func(s *State) {
-			pet, _ := s.Pet(1)
-			pet.Name, pet.NameKey = "Max", "max"
-			s.SetPet(pet)
-		}), "PetsWrite"},
-		{"an order", order(1, 1), "OrdersInsert StockWrite"},
-		{"an order with a key", under("key", order(1, 1)), "IdempotencyKeysInsert OrdersInsert StockWrite"},
-		{"a replay", under("key", order(1, 1)), "StandbyAwait"},
-		{"a ship date", change(Write{Pet: 3, Order: 7}, func(s *State) {
+		{"nothing", "", change(Write{Pet: 1}, func(*State) {}), "", ""},
+		{"stock", "", restock(1, 5), "StockWrite", "-pet Rex of Dogs in stock 10, +pet Rex of Dogs in stock 5"},
+		{"the same stock", "", restock(1, 5), "", ""},
+		{"a name", "", alter(Write{Pet: 1}, func(p *Pet) { p.Name, p.NameKey = "Max", "max" }), "PetsWrite", "-pet Rex of Dogs in stock 5, +pet Max of Dogs in stock 5"},
+		{"another category", "", alter(Write{Pet: 1, Category: 2}, func(p *Pet) { p.CategoryID = 2 }), "PetsWrite", "-pet Max of Dogs in stock 5, +pet Max of Cats in stock 5"},
+		{"an order", "", order(1, 1), "OrdersInsert StockWrite", "-pet Max of Cats in stock 5, +order of , +pet Max of Cats in stock 4"},
+		{"an order with a key", "", under("key", order(1, 1)), "IdempotencyKeysInsert OrdersInsert StockWrite", "-pet Max of Cats in stock 4, +order of , +pet Max of Cats in stock 3"},
+		{"a replay", "", under("key", order(1, 1)), "StandbyAwait", ""},
+		{"a ship date", "", change(Write{Pet: 3, Order: 7}, func(s *State) {
 			o, _ := s.Order(7)
 			o.ShipDate = new(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 			s.SetOrder(o)
-		}), "OrdersWrite"},
-		{"a canceled order", f.closeOrder(one, 3, false), "OrdersDelete StockWrite"},
-		{"a deleted pet", change(Write{Alone: true, Pet: 4}, func(s *State) { s.DeletePet(4) }), "PetDelete StockDelete"},
-		{"a category", change(Write{Alone: true, Creates: account.Categories}, func(s *State) {
+		}), "OrdersWrite", "-order of , +order of 2030"},
+		{"a canceled order", "", f.closeOrder(one, 3, false), "OrdersDelete StockWrite", "-order of 2030, -pet Rex of Dogs in stock 10, +pet Rex of Dogs in stock 11"},
+		{"a pet", "", change(Write{Category: 1, Creates: account.Pets}, func(s *State) {
+			s.CreatePet(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco", Stock: stock.State{Status: stock.Available}})
+		}), "PetsInsert StockInsert", "+pet Coco of Dogs in stock 0"},
+		{"a deleted pet", "", change(Write{Alone: true, Pet: 4}, func(s *State) { s.DeletePet(4) }), "PetDelete StockDelete", "-pet Rex of Dogs in stock 10"},
+		{"a category", "", change(Write{Alone: true, Creates: account.Categories}, func(s *State) {
 			s.CreateCategory(db.Category{Name: "Birds", NameKey: "birds"})
-		}), "CategoryInsert"},
-		{"a deleted category", change(Write{Alone: true, Category: 2}, func(s *State) { s.DeleteCategory(2) }), "CategoryDelete"},
-		{"a message", send("hello"), "MessagesInsert"},
+		}), "CategoryInsert", "+category Birds"},
+		{"the name of a category", "", change(Write{Alone: true, Category: 3}, func(s *State) {
+			s.SetCategory(db.Category{ID: 3, Name: "Horses", NameKey: "horses"})
+		}), "CategoryWrite", "-category Fish, +category Horses"},
+		{"a deleted category", "", change(Write{Alone: true, Category: 3}, func(s *State) { s.DeleteCategory(3) }), "CategoryDelete", "-category Horses"},
+		{"a message", "", send("hello"), "MessagesInsert", "+message hello"},
+		{"an order of too much", "waits", order(1, 11), "", "refused"},
+		{"an order of a missing pet", "waits", order(9, 1), "StandbyAwait", "refused"},
+		{"stock", "common", restock(2, 5), "StoresWrite", "-pet Rex of Dogs in stock 10, +pet Rex of Dogs in stock 5"},
+		{"the same stock", "common", restock(2, 5), "", ""},
+		{"a name", "common", alter(Write{Pet: 2}, func(p *Pet) { p.Name, p.NameKey = "Tom", "tom" }), "StoresWrite", "-pet Rex of Dogs in stock 5, +pet Tom of Dogs in stock 5"},
+		{"an order", "common", order(2, 1), "StoresWrite", "-pet Tom of Dogs in stock 5, +order of , +pet Tom of Dogs in stock 4"},
+		{"a replay", "common", under("key", order(1, 1)), "StandbyAwait", ""},
 	} {
-		sent.names = nil
-		decided, err := c.run(t.Context(), newState(one, false), []*Write{step.write})
-		if err != nil || decided[0].err != nil {
-			t.Fatalf("%s: %v, %v", step.what, err, decided)
+		if step.group == "common" && pgtest.Is(pgtest.Citus) {
+			continue // it has no such groups
 		}
-		if got := strings.Join(slices.Sorted(slices.Values(sent.names)), " "); got != step.want {
-			t.Errorf("%s: the group sends %s, want %s", step.what, got, step.want)
+		before := f.rowsOf(one)
+		sent.names = nil
+		var decided []outcome
+		if step.group == "common" {
+			decided, err = c.runCommon(t.Context(), []storeWrite{{one, step.write}})
+		} else {
+			decided, err = c.run(t.Context(), newState(one, step.group == "waits"), []*Write{step.write})
+		}
+		rows := alterations(before, f.rowsOf(one))
+		if decided[0].err != nil {
+			rows += "refused"
+		}
+		if got := strings.Join(slices.Sorted(slices.Values(sent.names)), " "); err != nil || got != step.want || rows != step.rows {
+			t.Fatalf("%s %s: %v, %v, the group sends %s, want %s; alters %s, want %s", step.group, step.what, err, decided[0].err, got, step.want, rows, step.rows)
 		}
 	}
-	for _, step := range []struct {
-		what  string
-		write *Write
-		want  string
-	}{
-		{"an order of too much", order(1, 11), ""},
-		{"an order of a missing pet", order(9, 1), "StandbyAwait"},
-	} {
-		sent.names = nil
-		decided, err := c.run(t.Context(), newState(one, true), []*Write{step.write})
-		if got := strings.Join(sent.names, " "); err != nil || decided[0].err == nil || got != step.want {
-			t.Errorf("%s: the group sends %s, want %s, %v, %v", step.what, got, step.want, err, decided)
-		}
-	}
-	if pgtest.Is(pgtest.Citus) {
-		return // it has no common groups
-	}
-	for _, step := range []struct {
-		what  string
-		write *Write
-		want  string
-	}{
-		{"stock", restock(2, 5), "StoresWrite"},
-		{"the same stock", restock(2, 5), ""},
-		{"a replay", under("key", order(1, 1)), "StandbyAwait"},
-	} {
-		sent.names = nil
-		if decided, err := c.runCommon(t.Context(), []storeWrite{{one, step.write}}); err != nil || decided[0].err != nil {
-			t.Fatalf("%s: %v, %v", step.what, err, decided)
-		}
-		if got := strings.Join(sent.names, " "); got != step.want {
-			t.Errorf("%s: the common group sends %s, want %s", step.what, got, step.want)
-		}
+	if got := f.rowsOf(two); !slices.Equal(got, another) {
+		t.Errorf("the other store has %q", got)
 	}
 }
