@@ -21,6 +21,7 @@ import (
 	"petstore/internal/egress"
 	"petstore/internal/event"
 	"petstore/internal/telemetry"
+	"petstore/internal/webhook"
 )
 
 // at is the time of the tests, and ago a time before it.
@@ -137,6 +138,8 @@ func TestHealth(t *testing.T) {
 		"a failure before a success":     {webhook: failing(3, ago(time.Hour)), results: []result{bad, ok}, isChanged: true},
 		"a failure after a success":      {webhook: failing(3, ago(time.Hour)), results: []result{ok, bad}, failures: 1, retryAt: &at, isChanged: true},
 		"nothing was sent":               {webhook: failing(3, ago(time.Hour)), results: []result{{delivery: delivery{unsent: "no event"}}}, failures: 3, since: ago(day), retryAt: ago(time.Hour)},
+		"an event was not sent":          {webhook: failing(3, ago(time.Hour)), results: []result{{problem: webhook.Unsent}}, failures: 3, since: ago(day), retryAt: ago(time.Hour)},
+		"a response was lost":            {webhook: failing(3, ago(time.Hour)), results: []result{{problem: webhook.LostResponse}}, failures: 3, since: ago(day), retryAt: ago(time.Hour)},
 		"a success of the URL before":    {webhook: failing(3, ago(time.Hour)), results: []result{{url: "http://before", httpStatus: accepted, took: slowAfter + 1}}, failures: 3, since: ago(day), retryAt: ago(time.Hour)},
 		"nine failures":                  {webhook: failing(8, &at), results: []result{bad}, failures: 9, since: ago(day), retryAt: &at, isChanged: true},
 		"ten failures":                   {webhook: failing(8, &at), results: []result{bad, bad}, failures: 10, since: ago(day), retryAt: &at, pause: time.Second, isChanged: true},
@@ -435,11 +438,11 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-// tail is a body that notes whether its end was read.
+// tail is a body that notes whether its end was read, and whether it was closed.
 type tail struct {
 	io.Reader
 
-	ended bool
+	ended, closed bool
 }
 
 func (b *tail) Read(p []byte) (n int, err error) {
@@ -448,7 +451,7 @@ func (b *tail) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-func (b *tail) Close() error { return nil }
+func (b *tail) Close() error { b.closed = true; return nil }
 
 // TestFinish: a connection can be used again after a response of at most 4 KiB, which is read
 // to its end.
@@ -456,8 +459,8 @@ func TestFinish(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]bool{0: true, 4096: true, 4097: false, 100_000: false} {
 		body := &tail{Reader: strings.NewReader(strings.Repeat("x", size))}
-		if finish(body, func() {}); body.ended != want {
-			t.Errorf("the end of a body of %d bytes is read: %t", size, body.ended)
+		if finish(body, func() {}); body.ended != want || !body.closed {
+			t.Errorf("the end of a body of %d bytes is read: %t, and it is closed: %t", size, body.ended, body.closed)
 		}
 	}
 }

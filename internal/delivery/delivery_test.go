@@ -179,25 +179,6 @@ func (f *feed) test(webhookID string, i int) {
 func (f *feed) probe(webhookID, kind string, i int) {
 	f.t.Helper()
 	event := fmt.Sprintf("evt_%032x", i)
-	f.request(webhookID, func(ctx context.Context, queries *db.Queries) (any, error) {
-		return queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
-			AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: event, Type: kind,
-			Body: fmt.Sprintf(`{"id":%q,"type":"webhook.test","data":{}}`, event),
-		})
-	})
-}
-
-// retry makes a delivery due, as the API does.
-func (f *feed) retry(webhookID, deliveryID string) {
-	f.t.Helper()
-	f.request(webhookID, func(ctx context.Context, queries *db.Queries) (any, error) {
-		return queries.WebhookDeliveryRetry(ctx, db.WebhookDeliveryRetryParams{AccountID: f.account, WebhookID: webhookID, ID: deliveryID})
-	})
-}
-
-// request runs a change that makes a delivery of a webhook due, as the API does.
-func (f *feed) request(webhookID string, change func(context.Context, *db.Queries) (any, error)) {
-	f.t.Helper()
 	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
 		queries := db.New(tx)
 		if _, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: f.account, ID: webhookID}); err != nil {
@@ -206,7 +187,10 @@ func (f *feed) request(webhookID string, change func(context.Context, *db.Querie
 		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: f.account, ID: webhookID}); err != nil {
 			return nil, err
 		}
-		return change(ctx, queries)
+		return queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
+			AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: event, Type: kind,
+			Body: fmt.Sprintf(`{"id":%q,"type":"webhook.test","data":{}}`, event),
+		})
 	})
 	if err != nil {
 		f.t.Fatal(err)
@@ -225,12 +209,8 @@ func pets(from, to int) []event.Event {
 // message queues a message now, and returns its id.
 func (f *feed) message() string {
 	f.t.Helper()
-	id := uuid.Must(uuid.NewV7())
-	return f.messageWith("msg_" + hex.EncodeToString(id[:]))
-}
-
-func (f *feed) messageWith(id string) string {
-	f.t.Helper()
+	random := uuid.Must(uuid.NewV7())
+	id := "msg_" + hex.EncodeToString(random[:])
 	f.exec("INSERT INTO messages (account_id, id, message) VALUES ($1, $2, 'hello')", f.account, id)
 	f.emit(event.Event{Type: event.MessageQueued, Subject: "/messages/" + id, Data: fmt.Appendf(nil, `{"message":{"id":%q}}`, id)})
 	return id

@@ -184,22 +184,6 @@ func TestSlowWebhook(t *testing.T) {
 	close(release)
 }
 
-// TestQuietWebhook: a webhook that failed long ago, and had no events since, gets all
-// attempts for the next one.
-func TestQuietWebhook(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
-	f.webhook(to.url)
-	f.exec("UPDATE webhooks SET failing_since = now() - interval '20 days', retry_at = now() - interval '17 days'")
-	f.emit(pets(1, 1)...)
-	f.work().Wake(f.account)
-	await(f, true, "SELECT retry_at > now() - interval '1 hour' FROM webhooks")
-	if got := read[string](f, "SELECT status || ' ' || (failing_since = retry_at) FROM webhooks"); got != "enabled true" {
-		t.Errorf("the webhook is %s, want it enabled and failing since now", got)
-	}
-}
-
 // TestUnreadableSecrets: without the key of the previous secret, the current one signs.
 // Without the key of that, deliveries wait for a process that has it.
 func TestUnreadableSecrets(t *testing.T) {

@@ -2,11 +2,9 @@ package delivery_test
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 
 	"petstore/db"
-	"petstore/internal/event"
 )
 
 const statusOf = "SELECT status FROM messages WHERE id = $1"
@@ -65,33 +63,6 @@ func TestMessageFails(t *testing.T) {
 	}
 }
 
-// TestMessageWithTheIDOfAnother: after a reset, a message of a sandbox can have the id of an earlier
-// one. A delivery of the earlier one does not decide about it.
-func TestMessageWithTheIDOfAnother(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	to := receive(t, func(w http.ResponseWriter, r *http.Request) {
-		if second := event.IDOf(f.account, 2, 0).String()[:28]; strings.HasPrefix(r.Header.Get("webhook-id"), second) {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-	})
-	id := f.webhook(to.url, "message.queued")
-	message := f.message()
-	f.exec("DELETE FROM messages")
-	f.messageWith(message)
-	worker := f.work()
-	worker.Wake(f.account)
-	await(f, int64(2), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
-	if status := read[string](f, statusOf, message); status != "queued" {
-		t.Errorf("the delivery of another message made it %s", status)
-	}
-	f.exec("UPDATE webhooks SET unsettled_after = '' WHERE id = $1", id) // as a change of its types does
-	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE id = $1", id)
-	if status := read[string](f, statusOf, message); status != "queued" {
-		t.Errorf("the delivery of another message made it %s", status)
-	}
-}
-
 // TestDisabledWebhookHoldsUpNoMessage: a message that the other webhooks have accepted is
 // delivered when the last one is disabled.
 func TestDisabledWebhookHoldsUpNoMessage(t *testing.T) {
@@ -112,16 +83,4 @@ func TestDisabledWebhookHoldsUpNoMessage(t *testing.T) {
 	}
 	await(f, "delivered", statusOf, message)
 	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE id = $1", id)
-}
-
-// TestMessageExpires: a message for which no webhook subscribes has failed after 72 hours.
-// One that a webhook is to get waits for it.
-func TestMessageExpires(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	alone := f.message()
-	f.exec("UPDATE messages SET created_at = now() - interval '73 hours'")
-	f.work()
-	await(f, "failed", statusOf, alone)
-	await(f, int64(1), "SELECT count(*) FROM events WHERE type = 'message.failed'")
 }

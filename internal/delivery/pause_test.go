@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"petstore/db"
 	"petstore/internal/webhook"
 )
 
@@ -74,34 +73,6 @@ func TestRequestEndsPause(t *testing.T) {
 			await(f, "21 50", "SELECT failures || ' ' || (SELECT count(*) FROM webhook_deliveries WHERE attempts = '[]') FROM webhooks WHERE retry_at > now() + interval '50 seconds'  UNION ALL SELECT '' LIMIT 1")
 		})
 	}
-}
-
-// TestRequestDuringProbe: a test that is requested while an attempt after a pause is in flight is
-// sent right after it, before the deliveries that wait.
-func TestRequestDuringProbe(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	var isLater atomic.Bool
-	fail := make(chan struct{})
-	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
-		if !isLater.Swap(true) {
-			<-fail
-			w.WriteHeader(http.StatusBadGateway)
-		}
-	})
-	id := f.webhook(to.url, "pet.created")
-	f.broken(id, "now()")
-	f.emit(pets(1, 50)...)
-	worker := f.work()
-	worker.Wake(f.account)
-	to.await(1)
-	f.test(id, 1)
-	worker.Deliver(f.account, id)
-	close(fail)
-	if got := to.await(2)[1]; got.event.Type != "webhook.test" {
-		t.Errorf("the second request is %s", got.body)
-	}
-	to.await(51) // its success has ended the pause
 }
 
 // TestPauseCountsNoAttempt: deliveries that have waited too long for a webhook that has failed
@@ -210,47 +181,6 @@ func TestPanic(t *testing.T) {
 			await(f, "delivered 19 0, pending 1 1", `
 				SELECT string_agg(status || ' ' || count || ' ' || errors, ', ' ORDER BY status)
 				FROM (SELECT status, count(*), count(*) FILTER (WHERE attempts->0->>'error' = 'The server could not send the event.') AS errors FROM webhook_deliveries GROUP BY status) AS s`)
-		})
-	}
-}
-
-// TestDisabledWithEvents: a webhook that is disabled gets deliveries of the events from before
-// that, when it is enabled.
-func TestDisabledWithEvents(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		before  int // events
-		disable func(*feed, string)
-	}{
-		"request": {1010, func(f *feed, id string) { f.t.Helper(); f.change(id, "disabled", "pet.created") }}, // two pages
-		"worker": {5, func(f *feed, id string) {
-			f.t.Helper()
-			if err := f.queries.WebhookDisable(f.t.Context(), db.WebhookDisableParams{AccountID: f.account, ID: id, Reason: new("gone")}); err != nil {
-				f.t.Fatal(err)
-			}
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFeed(t)
-			to, other := receive(t, nil), receive(t, nil)
-			id := f.webhook(to.url, "pet.created")
-			f.webhook(other.url)
-			f.emit(pets(1, test.before)...)
-			test.disable(f, id)
-			f.emit(pets(test.before+1, test.before+5)...)
-			worker := f.work()
-			worker.Wake(f.account)
-			other.await(test.before + 5)
-			await(f, fmt.Sprint(test.before, " ", test.before), "SELECT count(*) || ' ' || coalesce(max(sequence), 0) FROM webhook_deliveries WHERE webhook_id = $1 AND status = 'pending'", id)
-			if got := to.count(); got > 0 {
-				t.Errorf("%d requests to a disabled webhook", got)
-			}
-			f.change(id, "enabled", "pet.created")
-			f.emit(pets(test.before+6, test.before+10)...)
-			worker.Wake(f.account)
-			to.await(test.before + 5)
-			await(f, int64(test.before+5), "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1 AND status = 'delivered' AND sequence NOT BETWEEN $2 AND $2 + 4", id, test.before+1)
 		})
 	}
 }

@@ -70,28 +70,6 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestManyInjectedFaults: attempts that fail by a rule do not count as failures of the webhook, which
-// would pause after ten.
-func TestManyInjectedFaults(t *testing.T) {
-	t.Parallel()
-	const events = 25
-	for _, when := range []string{faults.CloseBefore, faults.CloseAfter} {
-		t.Run(when, func(t *testing.T) {
-			t.Parallel()
-			f := newFeed(t)
-			inside := f.sandbox()
-			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, close_when) VALUES ($1, 1, 'deliverWebhook', 'close', $2)", inside.account, when)
-			inside.webhook(receive(t, nil).url, "pet.created")
-			inside.emit(pets(1, events)...)
-			f.work().Wake(inside.account)
-			await(f, int64(events), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) >= 1")
-			if got := read[string](f, "SELECT failures || ' ' || (failing_since IS NULL) FROM webhooks"); got != "0 true" {
-				t.Errorf("the failures are %s", got)
-			}
-		})
-	}
-}
-
 // TestInjectedFaults: a rule of a sandbox drops the response to an event, which then comes again,
 // or does not send it, so that it comes late. Rules apply only to the first attempt.
 func TestInjectedFaults(t *testing.T) {

@@ -597,12 +597,12 @@ func TestGivenUp(t *testing.T) {
 		unsent           string
 		want             string
 	}{
-		{"5 days", "1 day", http.StatusBadGateway, "", "disabled"},
-		{"5 days", "2 days", http.StatusBadGateway, "", "enabled"}, // it had no events since
-		{"5 days", "1 day", http.StatusOK, "", "enabled"},
-		{"5 days", "1 day", 0, "The feed no longer has the event.", "enabled"},
-		{"119 hours", "1 day", http.StatusBadGateway, "", "enabled"},
-		{"1 hour", "1 hour", http.StatusGone, "", "disabled"},
+		{"5 days", "1 day", http.StatusBadGateway, "", "disabled false"},
+		{"5 days", "2 days", http.StatusBadGateway, "", "enabled true"}, // it had no events since
+		{"5 days", "1 day", http.StatusOK, "", "enabled false"},
+		{"5 days", "1 day", 0, "The feed no longer has the event.", "enabled false"},
+		{"119 hours", "1 day", http.StatusBadGateway, "", "enabled false"},
+		{"1 hour", "1 hour", http.StatusGone, "", "disabled false"},
 	}
 	trials := make([]trial, len(tests))
 	for i := range trials {
@@ -621,8 +621,9 @@ func TestGivenUp(t *testing.T) {
 		if err := d.record(t.Context(), []result{{delivery: due[0], httpStatus: test.status}}); err != nil {
 			t.Fatal(err)
 		}
-		var status string
-		if err := l.owner.Pool.QueryRow(t.Context(), "SELECT status FROM webhooks WHERE account_id = $1", to.AccountID).Scan(&status); err != nil || status != test.want || d.stopped != (status == "disabled") {
+		var status string // and whether it fails since now
+		err = l.owner.Pool.QueryRow(t.Context(), "SELECT status || ' ' || coalesce(failing_since >= $1, false) FROM webhooks WHERE account_id = $2", l.began, to.AccountID).Scan(&status)
+		if err != nil || status != test.want || d.stopped != strings.HasPrefix(status, "disabled") {
 			t.Errorf("case %d: %s, stopped: %t, %v; want %s", i, status, d.stopped, err, test.want)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,6 +162,7 @@ func TestFailedAttempts(t *testing.T) {
 	t.Cleanup(aborting.Close)
 	var unencrypted http.Protocols
 	unencrypted.SetUnencryptedHTTP2(true)
+	guarded := egress.New(egress.Options{Allow: egress.Loopback}).Client(delivery.Timeout)
 	for name, c := range map[string]struct {
 		url      string
 		client   *http.Client
@@ -171,10 +171,10 @@ func TestFailedAttempts(t *testing.T) {
 		status   int
 		problem  string
 	}{
-		"a redirect": {handle: func(w http.ResponseWriter, r *http.Request) {
+		"a redirect": {client: guarded, handle: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, target.url, http.StatusTemporaryRedirect)
 		}, status: 307, problem: "Redirects are not followed."},
-		"a redirect to no URL": {client: egress.New(egress.Options{Allow: egress.Loopback}).Client(delivery.Timeout), handle: func(w http.ResponseWriter, _ *http.Request) {
+		"a redirect to no URL": {client: guarded, handle: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "https://example.com/%zz")
 			w.WriteHeader(http.StatusFound)
 		}, status: 302, problem: "Redirects are not followed."},
@@ -228,9 +228,6 @@ func TestFailedAttempts(t *testing.T) {
 				t.Error("the webhook does not count as failing")
 			}
 		})
-	}
-	if len(target.got()) > 0 {
-		t.Error("a redirect was followed")
 	}
 }
 
@@ -307,27 +304,6 @@ func longStatus(t *testing.T) (url string) {
 	return "http://" + server.Addr().String()
 }
 
-// TestEndlessBody: the status decides, whatever the body. A connection with an endless body
-// is not read further.
-func TestEndlessBody(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	ended := make(chan struct{})
-	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
-		for block := make([]byte, 32<<10); ; {
-			if _, err := w.Write(block); err != nil {
-				close(ended)
-				return
-			}
-		}
-	})
-	f.webhook(to.url)
-	f.emit(pets(1, 1)...)
-	f.work().Wake(f.account)
-	await(f, "delivered", "SELECT coalesce((SELECT status FROM webhook_deliveries), '')")
-	<-ended
-}
-
 // TestRetry: a delivery that is due again is sent again, and a success ends the failing.
 func TestRetry(t *testing.T) {
 	t.Parallel()
@@ -350,37 +326,6 @@ func TestRetry(t *testing.T) {
 	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now()")
 	await(f, "delivered 2", "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries")
 	await(f, true, "SELECT failing_since IS NULL FROM webhooks")
-}
-
-// TestRetryDuringAttempt: a manual retry of a delivery whose attempt is in flight is made after that
-// has failed, also if it was the last one.
-func TestRetryDuringAttempt(t *testing.T) {
-	t.Parallel()
-	for name, before := range map[string]int{"the first attempt": 0, "the last attempt": 9} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFeed(t)
-			var isLater atomic.Bool
-			fail := make(chan struct{})
-			to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
-				if !isLater.Swap(true) {
-					<-fail
-					w.Header().Set("Retry-After", "7200")
-					w.WriteHeader(http.StatusServiceUnavailable)
-				}
-			})
-			id := f.webhook(to.url)
-			f.emit(pets(1, 1)...)
-			f.deliver(id, "pending", 1, 1)
-			f.exec("UPDATE webhook_deliveries SET attempts = (SELECT coalesce(jsonb_agg('{}'::jsonb), '[]') FROM generate_series(1, $1))", before)
-			f.work()
-			to.await(1)
-			f.retry(id, read[string](f, "SELECT id FROM webhook_deliveries"))
-			close(fail)
-			to.await(2)
-			await(f, "delivered", "SELECT status FROM webhook_deliveries")
-		})
-	}
 }
 
 // TestURLChangedDuringAttempt: the response of the old URL says nothing about the new one, which
