@@ -106,16 +106,6 @@ func notify(t *testing.T, database *pgtest.Database, payload string) {
 	}
 }
 
-// cut terminates the listening connections, and returns their number.
-func cut(t *testing.T, database *pgtest.Database) (connections int) {
-	t.Helper()
-	if err := database.Pool.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name = 'petstore listen'`).Scan(&connections); err != nil {
-		t.Fatal(err)
-	}
-	return connections
-}
-
 func TestListener(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -166,24 +156,6 @@ func TestListenerOfAnotherDatabase(t *testing.T) {
 	if logged := e.log.String(); !strings.Contains(logged, "database") || !strings.Contains(logged, "PETSTORE_DIRECT_URL") {
 		t.Errorf("logged: %s", logged)
 	}
-}
-
-// TestListenerReconnects: the listener reconnects whenever it loses its connection.
-func TestListenerReconnects(t *testing.T) {
-	t.Parallel()
-	database := pgtest.NewEmpty(t)
-	e := listen(t, open(t, database.URL, 4))
-	for _, payload := range []string{"first", "second", "third"} {
-		await(t, "connected", e.connected)
-		notify(t, database, payload)
-		if got := await(t, "notification", e.received); got != payload {
-			t.Errorf("received %q, want %q", got, payload)
-		}
-		if connections := cut(t, database); connections != 1 {
-			t.Errorf("%d listening connections", connections)
-		}
-	}
-	await(t, "connected", e.connected)
 }
 
 // TestListenerWithoutServer: without a server the listener is not alive, logs one

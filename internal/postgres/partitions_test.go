@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -180,33 +179,6 @@ func TestEventPartitionsInAnySession(t *testing.T) {
 		if diff := cmp.Diff(before, collect(t, database.Pool, bounds)); diff != "" {
 			t.Errorf("%s (-before +after):\n%s", setting, diff)
 		}
-	}
-}
-
-// TestEventPartitionsAtOnce: of several concurrent calls, one makes the changes, and the
-// others do nothing.
-func TestEventPartitionsAtOnce(t *testing.T) {
-	t.Parallel()
-	const calls = 8
-	database := pgtest.New(t)
-	names := partitionsOf(t, database.Pool)
-	addOldPartitions(t, database.Pool, 8)
-	for _, name := range names[1:] {
-		dropPartition(t, database.Pool, name)
-	}
-	kept := collect(t, database.Pool, wantedPartitions, 8)
-	serving := open(t, database.URL, calls)
-	var changed atomic.Int64
-	var group sync.WaitGroup
-	for range calls {
-		group.Go(func() { changed.Add(int64(maintain(t, serving))) })
-	}
-	group.Wait()
-	if want := int64(4 + 8 + 5 - len(kept)); changed.Load() != want {
-		t.Errorf("%d partitions changed, want %d", changed.Load(), want)
-	}
-	if diff := cmp.Diff(kept, partitionsOf(t, database.Pool)); diff != "" {
-		t.Errorf("partitions (-want +got):\n%s", diff)
 	}
 }
 

@@ -233,6 +233,10 @@ func TestReplicaRotation(t *testing.T) {
 	r.want(&position, "1", false)
 	r.Standby.Resume()
 	r.awaitReplica(&position, "1")
+	var slots int
+	if err := r.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_replication_slots").Scan(&slots); err != nil || slots != 0 {
+		t.Errorf("the primary keeps WAL in %d slots: %v", slots, err)
+	}
 
 	if err := r.Standby.Stop(t.Context()); err != nil {
 		t.Fatal(err)
