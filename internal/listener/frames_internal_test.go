@@ -90,10 +90,7 @@ func TestFloodsOfFrames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := startBoundedTLS(t, 1)
-			go func() {
-				for range b.began { // the resets of some requests come late; never closed
-				}
-			}()
+			go b.ignore() // the resets of some requests come late
 			p := dialHTTP2(t, b.limited.Addr().String())
 			for range int(2 * boundedBurst) {
 				if flood(p) != nil { // the server has closed the connection
