@@ -498,29 +498,27 @@ func TestLocksDoNotDeadlock(t *testing.T) {
 	f.wantNoDeadlocks()
 }
 
-// TestSandboxOfAParentBeingDeleted checks that a sandbox created while its parent is
-// deleted does not outlive it.
+// TestSandboxOfAParentBeingDeleted checks that the deletion of an account waits for a sandbox
+// that is being created, which does not outlive it.
 func TestSandboxOfAParentBeingDeleted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	for i := range 10 {
-		parent := f.ensure(fmt.Sprint("parent ", i))
-		var group sync.WaitGroup
+	var group sync.WaitGroup
+	f.in(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		_, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: f.id, Name: "x", Sample: account.SampleEmpty, Expiry: time.Hour})
+		waits, stop := context.WithCancel(ctx)
 		group.Go(func() {
-			if _, err := f.sandbox(parent, account.SampleEmpty); err != nil && !errors.Is(err, account.ErrClosed) {
+			defer stop()
+			if _, err := f.remove(f.id); err != nil {
 				t.Error(err)
 			}
 		})
-		group.Go(func() {
-			if _, err := f.remove(parent); err != nil {
-				t.Error(err)
-			}
-		})
-		group.Wait()
-		var live int
-		if err := f.owner.Pool.QueryRow(t.Context(), "SELECT count(*) FROM accounts WHERE parent_id = $1 AND deleted_at IS NULL", parent).Scan(&live); err != nil || live > 0 {
-			t.Errorf("%d sandboxes outlive the account (%v)", live, err)
-		}
+		return 0, errors.Join(err, pgtest.AwaitLockWaiters(waits, f.owner.Pool, 1))
+	})
+	group.Wait()
+	var live int
+	if err := f.owner.Pool.QueryRow(t.Context(), "SELECT count(*) FROM accounts WHERE parent_id = $1 AND deleted_at IS NULL", f.id).Scan(&live); err != nil || live > 0 {
+		t.Errorf("%d sandboxes outlive the account (%v)", live, err)
 	}
 }
 
