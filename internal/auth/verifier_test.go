@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -350,22 +349,6 @@ func TestRecordUses(t *testing.T) {
 	v.RecordUses(ended, slog.New(slog.NewTextHandler(&log, nil)))
 	if line := log.String(); !strings.Contains(line, "level=WARN") || !strings.Contains(line, "last used") || strings.Contains(line, secret) {
 		t.Errorf("logged: %s", line)
-	}
-}
-
-// TestUsesAreNotAnnounced: rotations send notifications, and uses do not.
-func TestUsesAreNotAnnounced(t *testing.T) {
-	t.Parallel()
-	a := newAccount(t)
-	v := a.verifier()
-	id, secret := a.issue(nil)
-	received := announced(t, a.database, func() {
-		a.use(v, secret, a.now)
-		a.rotate(id, time.Hour)
-		a.use(v, secret, a.now.Add(2*time.Minute))
-	})
-	if diff := cmp.Diff([]string{strconv.FormatInt(id, 10)}, received); diff != "" {
-		t.Errorf("notifications (-want +got):\n%s", diff)
 	}
 }
 

@@ -277,28 +277,6 @@ func TestAllowedNetworks(t *testing.T) {
 	}
 }
 
-// TestRedirects: the client follows no redirect, wherever it leads, and returns one to no URL.
-func TestRedirects(t *testing.T) {
-	t.Parallel()
-	sink := newSink(t)
-	guard := egress.New(egress.Options{Allow: egress.Loopback})
-	for _, location := range []string{sink.URL, "https://example.com/%zz"} {
-		redirecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Location", location)
-			w.WriteHeader(http.StatusTemporaryRedirect)
-		}))
-		t.Cleanup(redirecting.Close)
-		response, err := guard.Client(5*time.Second).Post(redirecting.URL, "application/json", strings.NewReader("{}")) //nolint:noctx // short
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if response.StatusCode != http.StatusTemporaryRedirect || sink.connections.Load() > 0 {
-			t.Errorf("status %d and %d connections to the target of the redirect", response.StatusCode, sink.connections.Load())
-		}
-	}
-}
-
 // TestProxy: all requests go through the proxy, which resolves the names.
 func TestProxy(t *testing.T) {
 	t.Parallel()
