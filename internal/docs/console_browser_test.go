@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -972,36 +971,27 @@ func (s *shop) revokedKey(t *testing.T) {
 
 func (s *shop) lostServer(t *testing.T) {
 	id, key := s.sandbox(t, "lost", "empty")
-	listening, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listening.Addr().String()
-	serve := func() *http.Server {
-		server := &http.Server{Handler: s.server, ReadHeaderTimeout: patience}
-		go func() {
-			if err := server.Serve(listening); !errors.Is(err, http.ErrServerClosed) {
-				t.Error(err)
-			}
-		}()
-		return server
-	}
-	server := serve()
-	t.Cleanup(func() { server.Close() }) // after the tab
-	p := s.signIn(t, s.key, "#requests/"+id, look{url: "http://" + address})
+	var isAway atomic.Bool // but it keeps its port
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isAway.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		s.server.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close) // after the tab
+	t.Cleanup(server.CloseClientConnections)
+	p := s.signIn(t, s.key, "#requests/"+id, look{url: server.URL})
 	s.as(t, key).do("GET", "/pets", nil)
 	p.rows(1)
 	p.wait(`document.querySelector(".state.live")`)
-	server.Close()
+	isAway.Store(true)
+	server.CloseClientConnections()
 	p.wait(`/Disconnected. Trying again in \d+ s./.test(document.querySelector(".state").textContent)`)
 	p.click(".rows > li a") // also says that the server is away
 	p.wait(`document.querySelector(".detail .problem-note")?.textContent.includes("does not respond")`)
 	s.as(t, key).do("GET", "/categories", nil)
 	s.as(t, key).do("GET", "/messages", nil)
-	if listening, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address); err != nil {
-		t.Fatal(err)
-	}
-	server = serve()
+	isAway.Store(false)
 	p.wait(`document.querySelector(".state.live")`)
 	p.rows(3)
 	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/pets")`)
