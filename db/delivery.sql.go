@@ -135,7 +135,7 @@ FROM webhook_deliveries
 WHERE account_id = $1
   AND webhook_id = $2
   AND status = 'pending'
-  AND next_attempt_at <= statement_timestamp()
+  AND next_attempt_at <= statement_timestamp() - interval '1 hour'
   AND id < $3
 ORDER BY next_attempt_at, id
 LIMIT (SELECT $4::int)
@@ -158,7 +158,8 @@ type DeliveriesExpiredRow struct {
 	Now      time.Time
 }
 
-// Returns deliveries that are due at a webhook which fails, and older than a time.
+// Returns deliveries that have been due for an hour at a webhook which fails, and are older than
+// a time. Those that a request has just made due get their attempts first.
 func (q *Queries) DeliveriesExpired(ctx context.Context, arg DeliveriesExpiredParams) ([]DeliveriesExpiredRow, error) {
 	rows, err := q.db.Query(ctx, deliveriesExpired,
 		arg.AccountID,

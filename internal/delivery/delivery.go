@@ -50,8 +50,8 @@
 // A delivery has ten attempts. After ten failed attempts in a row, of any of its deliveries,
 // a webhook pauses: 1 second, then twice as long each time, up to a minute. Then one delivery
 // is sent. If it succeeds, everything that is due follows. A pause counts no attempts. So
-// after a failed attempt of a webhook that has failed for 84 hours, deliveries that have waited
-// as long fail.
+// after a failed attempt of a webhook that has failed for 84 hours, deliveries that are as old
+// fail. Those that a request has retried within the last hour wait for their attempts.
 package delivery
 
 import (

@@ -95,7 +95,7 @@ func TestPauseCountsNoAttempt(t *testing.T) {
 			first := f.queue(4, time.Hour)
 			f.deliver(id, "pending", first, first+3)
 			for sequence, age := range []time.Duration{85 * time.Hour, 85 * time.Hour, 85 * time.Hour, 83 * time.Hour} {
-				f.exec("UPDATE webhook_deliveries SET id = left($1, -2) || lpad(to_hex(sequence), 2, '0') WHERE sequence = $2", webhook.FirstDeliveryID(time.Now().Add(-age)), first+int64(sequence))
+				f.exec("UPDATE webhook_deliveries SET id = left($1, -2) || lpad(to_hex(sequence), 2, '0'), next_attempt_at = now() - interval '61 minutes' WHERE sequence = $2", webhook.FirstDeliveryID(time.Now().Add(-age)), first+int64(sequence))
 			}
 			f.settled()
 			f.broken(id, "now()")
@@ -112,6 +112,31 @@ func TestPauseCountsNoAttempt(t *testing.T) {
 				t.Errorf("%d requests, want 1", got)
 			}
 		})
+	}
+}
+
+// TestRetriesOfOldDeliveries: each of several old deliveries that requests have retried gets an
+// attempt, although the first one fails.
+func TestRetriesOfOldDeliveries(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	id := f.webhook(to.url, "message.queued")
+	f.deliver(id, "failed", f.queue(2, time.Hour), 2)
+	f.exec("UPDATE webhook_deliveries SET id = left($1, -1) || sequence, attempts = (SELECT jsonb_agg('{}'::jsonb) FROM generate_series(1, 10))", webhook.FirstDeliveryID(time.Now().Add(-85*time.Hour)))
+	f.settled()
+	f.broken(id, "now() + interval '1 hour'")
+	f.exec("UPDATE webhooks SET failing_since = now() - interval '85 hours'")
+	for sequence := range 2 {
+		f.retry(id, read[string](f, "SELECT id FROM webhook_deliveries WHERE sequence = $1", sequence+1))
+	}
+	f.work()
+	for attempts := range 2 {
+		await(f, true, "SELECT failures = $1 AND lease_until IS NULL FROM webhooks", 21+attempts)
+		f.exec("UPDATE webhooks SET retry_at = now()")
+	}
+	if got := read[string](f, "SELECT string_agg(coalesce(attempts->10->>'httpStatus', attempts->10->>'error', status), ' ') FROM webhook_deliveries"); got != "502 502" {
+		t.Errorf("the attempts of the retries are: %s", got)
 	}
 }
 
