@@ -163,6 +163,9 @@ func (d *drain) health(webhook db.WebhookLockRow, results []result) (after db.We
 			after.SlowUntil = new(webhook.Now.Add(slowFor))
 		}
 	}
+	if !d.isProbe { // requests that were in flight with the tenth failure do not lengthen the pause
+		after.Failures = min(after.Failures, maxFailures)
+	}
 	last := webhook.RetryAt
 	if d.isAskedAgain(webhook) {
 		last = &d.probedAt // the request has replaced it
