@@ -162,10 +162,10 @@ func (d *DB) hangUp(conn *pgx.Conn) {
 }
 
 // reset closes the idle connections, and those in use when they are released, unless that has
-// happened within an interval.
+// happened within an interval. A clock that has gone back does not prevent it.
 func (d *DB) reset(interval time.Duration) {
 	last, now := d.lastReset.Load(), time.Now().UnixNano()
-	if now-last >= int64(interval) && d.lastReset.CompareAndSwap(last, now) {
+	if max(now-last, last-now) >= int64(interval) && d.lastReset.CompareAndSwap(last, now) {
 		d.pool.Reset()
 	}
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"io/fs"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -38,6 +39,9 @@ func HashOf(id int64) int32 { return hashOf(id) }
 
 // ErrNodeLost is the error of a statement on a lost node.
 var ErrNodeLost = errNodeLost
+
+// SetLastReset sets when the pool was reset.
+func (d *DB) SetLastReset(at time.Time) { d.lastReset.Store(at.UnixNano()) }
 
 // IdleConns returns the number of idle connections to a replica.
 func (r *Replicas) IdleConns(i int) int32 { return r.all[i].db.Pool().Stat().IdleConns() }

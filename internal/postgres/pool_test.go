@@ -308,11 +308,12 @@ func TestAcquireWhileReading(t *testing.T) {
 }
 
 // TestReadOnlyServer: after the first write that fails because the server is
-// read-only, the pool closes all connections to it.
+// read-only, the pool closes all connections to it, also if the clock has gone back.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	const conns = 3
 	pool := open(t, pgtest.New(t).DirectURL, conns)
+	pool.SetLastReset(time.Now().Add(time.Hour))
 	var held []*pgxpool.Conn
 	for range conns {
 		conn, err := pool.Pool().Acquire(t.Context())
