@@ -408,7 +408,8 @@ func (s *shop) badInput(t *testing.T) {
 		{"petId", "0", "Must be 1 or more."},
 		{"petId", "x", "Must be an integer."},
 		{"quantity", "1000001", "Must be 1000000 or less."},
-		{"shipDate", "tomorrow", "Must be a time such as 2026-12-24T09:30:00Z."},
+		{"shipDate", "2026-12-24T09:30Z", "Must be a time such as 2026-12-24T09:30:00Z."},
+		{"shipDate", "2026-12-24 09:30:00Z", "Must be a time such as 2026-12-24T09:30:00Z."},
 		{"Idempotency-Key", "two words", "Does not have the required form."},
 	} {
 		p.enter("placeOrder", bad.label, bad.text)

@@ -52,7 +52,7 @@ export function complaint(schema, texts, { required = false, inPath = false } = 
   if (schema.enum && !schema.enum.map(String).includes(text)) return `Must be one of ${schema.enum.join(", ")}.`;
   if (schema.type === "integer") return integerComplaint(schema, text);
   if (schema.type === "number" && !Number.isFinite(Number(text))) return "Must be a number.";
-  if (schema.format === "date-time" && !/^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)$/.test(text)) return "Must be a time such as 2026-12-24T09:30:00Z.";
+  if (schema.format === "date-time" && !/^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$/.test(text)) return "Must be a time such as 2026-12-24T09:30:00Z.";
   const characters = [...text].length;
   if (characters < (schema.minLength ?? 0)) return `Must have at least ${schema.minLength} characters.`;
   if (characters > (schema.maxLength ?? Infinity)) return `Must have at most ${schema.maxLength} characters, not ${characters}.`;
