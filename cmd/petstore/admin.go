@@ -18,7 +18,7 @@ import (
 const (
 	adminOff = "off" // the value of PETSTORE_ADMIN_ADDR that disables the admin address
 
-	// adminWriteTimeout is longer than a CPU profile or a trace usually takes.
+	// adminWriteTimeout limits a response. net/http/pprof adds the time of a profile to it.
 	adminWriteTimeout = 2 * time.Minute
 
 	adminMaxHeaderBytes = 12 << 10

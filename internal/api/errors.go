@@ -130,7 +130,7 @@ var errorReference = describe(
 
 		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says. Then send the same request again to get its response."},
 
-		{httpjson.ErrRequestTimeout, "Send the whole body within 10 seconds of the header. The server closes the connection. Open a new one and retry."},
+		{httpjson.ErrRequestTimeout, "Send the whole request within 10 seconds. The server closes the connection. Open a new one and retry."},
 
 		{errCursorExpired, "The event is older than 30 days, of another account, or was lost in a failover or a restore. List your resources again, and follow the feed from `after=latest`."},
 		{gate.ErrOperationSunset, "Use the successor in the header `Link` (`successor-version`). The reference says how they differ."},
