@@ -431,43 +431,6 @@ func (q *Queries) APIKeyMarkUsed(ctx context.Context, arg APIKeyMarkUsedParams) 
 	return err
 }
 
-const aPIKeyRevoke = `-- name: APIKeyRevoke :one
-WITH revoked AS (
-    UPDATE api_keys
-    SET revoked_at = now()
-    WHERE id = $1
-      AND revoked_at IS NULL
-    RETURNING id
-)
-SELECT api_keys.id, api_keys.name, api_keys.prefix,
-       CASE WHEN revoked.id IS NOT NULL THEN pg_notify('api_keys', revoked.id::text)::text ELSE '' END AS notified
-FROM api_keys
-LEFT JOIN revoked ON revoked.id = api_keys.id
-WHERE api_keys.id = $1
-`
-
-type APIKeyRevokeRow struct {
-	ID       int64
-	Name     string
-	Prefix   string
-	Notified string
-}
-
-// Revokes a key of any account, and returns it. A key that is already revoked is neither
-// written nor announced. Other processes are notified on the channel api_keys when the
-// transaction commits.
-func (q *Queries) APIKeyRevoke(ctx context.Context, id int64) (APIKeyRevokeRow, error) {
-	row := q.db.QueryRow(ctx, aPIKeyRevoke, id)
-	var i APIKeyRevokeRow
-	err := row.Scan(
-		&i.ID,
-		&i.Name,
-		&i.Prefix,
-		&i.Notified,
-	)
-	return i, err
-}
-
 const aPIKeyRevokeAll = `-- name: APIKeyRevokeAll :many
 WITH locked AS (
     SELECT live.id
@@ -529,8 +492,9 @@ type APIKeyRevokeOwnParams struct {
 	AccountID int64
 }
 
-// Revokes a key of the account and announces it. No row means that the account has
-// no such key, or that it is already revoked.
+// Revokes a key of the account. No row means that the account has no such key, or that
+// it is already revoked. Other processes are notified on the channel api_keys when the
+// transaction commits.
 func (q *Queries) APIKeyRevokeOwn(ctx context.Context, arg APIKeyRevokeOwnParams) (string, error) {
 	row := q.db.QueryRow(ctx, aPIKeyRevokeOwn, arg.ID, arg.AccountID)
 	var notified string

@@ -120,23 +120,6 @@ SELECT rotated.id, rotated.name, rotated.scope, rotated.prefix, rotated.created_
 FROM rotated
 LEFT JOIN api_key_uses ON api_key_uses.account_id = @account_id AND api_key_uses.api_key_id = rotated.id;
 
--- name: APIKeyRevoke :one
--- Revokes a key of any account, and returns it. A key that is already revoked is neither
--- written nor announced. Other processes are notified on the channel api_keys when the
--- transaction commits.
-WITH revoked AS (
-    UPDATE api_keys
-    SET revoked_at = now()
-    WHERE id = @id
-      AND revoked_at IS NULL
-    RETURNING id
-)
-SELECT api_keys.id, api_keys.name, api_keys.prefix,
-       CASE WHEN revoked.id IS NOT NULL THEN pg_notify('api_keys', revoked.id::text)::text ELSE '' END AS notified
-FROM api_keys
-LEFT JOIN revoked ON revoked.id = api_keys.id
-WHERE api_keys.id = @id;
-
 -- name: APIKeyGetOwn :one
 -- Returns a key of the account, before it is revoked.
 SELECT scope, revoked_at
@@ -159,8 +142,9 @@ LIMIT 2
 FOR NO KEY UPDATE;
 
 -- name: APIKeyRevokeOwn :one
--- Revokes a key of the account and announces it. No row means that the account has
--- no such key, or that it is already revoked.
+-- Revokes a key of the account. No row means that the account has no such key, or that
+-- it is already revoked. Other processes are notified on the channel api_keys when the
+-- transaction commits.
 WITH revoked AS (
     UPDATE api_keys
     SET revoked_at = now()

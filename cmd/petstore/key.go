@@ -323,8 +323,8 @@ one by its id.`,
 				if err != nil {
 					return err
 				}
-				// Without a row, its account was deleted meanwhile, and its keys do not work either.
-				if _, err := queries.APIKeyRevoke(ctx, key.ID); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+				// Without a row, it was already revoked, or its account was deleted meanwhile.
+				if _, err := queries.APIKeyRevokeOwn(ctx, db.APIKeyRevokeOwnParams{ID: key.ID, AccountID: key.AccountID}); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 					return err
 				}
 				// The revocation of a key that was already revoked may be on the

@@ -326,7 +326,7 @@ func TestForgetDuringALookup(t *testing.T) {
 			verified <- err
 		}()
 		<-hold.arrived
-		if _, err := a.queries.APIKeyRevoke(t.Context(), id); err != nil {
+		if _, err := a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: id, AccountID: a.id}); err != nil {
 			t.Fatal(err)
 		}
 		forget(v, id)

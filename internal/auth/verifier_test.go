@@ -177,7 +177,7 @@ func TestRotateNoKey(t *testing.T) {
 	none(a.id, id+1)
 	a.wantWork(a.now, nil, map[string]bool{secret: true})
 	second, _ := a.rotate(id, time.Hour)
-	if _, err := a.queries.APIKeyRevoke(t.Context(), id); err != nil {
+	if _, err := a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: id, AccountID: a.id}); err != nil {
 		t.Fatal(err)
 	}
 	none(a.id, id)
@@ -268,7 +268,7 @@ func TestRejectedIsNotUsed(t *testing.T) {
 	a.use(v, expiredSecret, a.now)
 	a.use(v, revokedSecret, a.now)
 	before := a.now
-	if _, err := a.queries.APIKeyRevoke(t.Context(), revoked); err != nil {
+	if _, err := a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: revoked, AccountID: a.id}); err != nil {
 		t.Fatal(err)
 	}
 	v.Forget()

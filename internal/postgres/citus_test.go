@@ -60,7 +60,6 @@ var planExceptions = map[string]struct{ kind, why string }{
 	"StatementsLimit":             {onlyHere, "a setting of the transaction"},
 	"TransactionTime":             {onlyHere, "the time of the coordinator, which sends the default of created_at to the shard"},
 
-	"APIKeyRevoke":    {severally, "an update of the copies of api_keys, then its notification on the coordinator"},
 	"APIKeyRevokeAll": {severally, "an update of the copies of api_keys, then its notification on the coordinator"},
 	"APIKeyRevokeOwn": {severally, "an update of the copies of api_keys, then its notification on the coordinator"},
 	"APIKeyRotate":    {severally, "an update of the copies of api_keys, then its notification on the coordinator"},
