@@ -165,28 +165,20 @@ type SamplePetsParams struct {
 	Status     string
 }
 
-const sampleReserveOrderIDs = `-- name: SampleReserveOrderIDs :one
+const sampleReserveIDs = `-- name: SampleReserveIDs :one
 SELECT min(drawn.id)::bigint
-FROM (SELECT nextval(pg_get_serial_sequence('orders', 'id')) AS id FROM generate_series(1, $1::bigint)) AS drawn
+FROM (SELECT nextval(($1::text)::regclass) AS id FROM generate_series(1, $2::bigint)) AS drawn
 `
 
-// Returns the first of a range of new ids, as SampleReservePetIDs does.
-func (q *Queries) SampleReserveOrderIDs(ctx context.Context, number int64) (int64, error) {
-	row := q.db.QueryRow(ctx, sampleReserveOrderIDs, number)
-	var column_1 int64
-	err := row.Scan(&column_1)
-	return column_1, err
+type SampleReserveIDsParams struct {
+	Sequence string
+	Number   int64
 }
 
-const sampleReservePetIDs = `-- name: SampleReservePetIDs :one
-SELECT min(drawn.id)::bigint
-FROM (SELECT nextval(pg_get_serial_sequence('pets', 'id')) AS id FROM generate_series(1, $1::bigint)) AS drawn
-`
-
-// Returns the first of a range of new ids. Other accounts may get some of them too,
-// which does not matter: ids are unique within an account.
-func (q *Queries) SampleReservePetIDs(ctx context.Context, number int64) (int64, error) {
-	row := q.db.QueryRow(ctx, sampleReservePetIDs, number)
+// Returns the first of a range of new ids from a sequence. Other accounts may get some of
+// them too, which does not matter: ids are unique within an account.
+func (q *Queries) SampleReserveIDs(ctx context.Context, arg SampleReserveIDsParams) (int64, error) {
+	row := q.db.QueryRow(ctx, sampleReserveIDs, arg.Sequence, arg.Number)
 	var column_1 int64
 	err := row.Scan(&column_1)
 	return column_1, err

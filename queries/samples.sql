@@ -108,13 +108,8 @@ VALUES ($1, $2, $3, $4, $5, $6);
 SELECT (NOT EXISTS (SELECT FROM categories WHERE categories.account_id = @account_id)
     AND NOT EXISTS (SELECT FROM pets WHERE pets.account_id = @account_id))::boolean AS empty;
 
--- name: SampleReservePetIDs :one
--- Returns the first of a range of new ids. Other accounts may get some of them too,
--- which does not matter: ids are unique within an account.
+-- name: SampleReserveIDs :one
+-- Returns the first of a range of new ids from a sequence. Other accounts may get some of
+-- them too, which does not matter: ids are unique within an account.
 SELECT min(drawn.id)::bigint
-FROM (SELECT nextval(pg_get_serial_sequence('pets', 'id')) AS id FROM generate_series(1, @number::bigint)) AS drawn;
-
--- name: SampleReserveOrderIDs :one
--- Returns the first of a range of new ids, as SampleReservePetIDs does.
-SELECT min(drawn.id)::bigint
-FROM (SELECT nextval(pg_get_serial_sequence('orders', 'id')) AS id FROM generate_series(1, @number::bigint)) AS drawn;
+FROM (SELECT nextval((@sequence::text)::regclass) AS id FROM generate_series(1, @number::bigint)) AS drawn;

@@ -163,10 +163,10 @@ func (c *copier) reserveIDs(ctx context.Context, queries *db.Queries, pets int) 
 	if pets <= reservedIDs {
 		return nil
 	}
-	if c.newPets, err = queries.SampleReservePetIDs(ctx, int64(pets-reservedIDs)); err != nil {
+	if c.newPets, err = queries.SampleReserveIDs(ctx, db.SampleReserveIDsParams{Sequence: "pets_id_seq", Number: int64(pets - reservedIDs)}); err != nil {
 		return err
 	}
-	c.newOrders, err = queries.SampleReserveOrderIDs(ctx, int64(pets-reservedIDs))
+	c.newOrders, err = queries.SampleReserveIDs(ctx, db.SampleReserveIDsParams{Sequence: "orders_id_seq", Number: int64(pets - reservedIDs)})
 	return err
 }
 
