@@ -179,6 +179,25 @@ func (f *feed) test(webhookID string, i int) {
 func (f *feed) probe(webhookID, kind string, i int) {
 	f.t.Helper()
 	event := fmt.Sprintf("evt_%032x", i)
+	f.request(webhookID, func(ctx context.Context, queries *db.Queries) (any, error) {
+		return queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
+			AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: event, Type: kind,
+			Body: fmt.Sprintf(`{"id":%q,"type":"webhook.test","data":{}}`, event),
+		})
+	})
+}
+
+// retry makes a delivery due, as the API does.
+func (f *feed) retry(webhookID, deliveryID string) {
+	f.t.Helper()
+	f.request(webhookID, func(ctx context.Context, queries *db.Queries) (any, error) {
+		return queries.WebhookDeliveryRetry(ctx, db.WebhookDeliveryRetryParams{AccountID: f.account, WebhookID: webhookID, ID: deliveryID})
+	})
+}
+
+// request runs a change that makes a delivery of a webhook due, as the API does.
+func (f *feed) request(webhookID string, change func(context.Context, *db.Queries) (any, error)) {
+	f.t.Helper()
 	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
 		queries := db.New(tx)
 		if _, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: f.account, ID: webhookID}); err != nil {
@@ -187,10 +206,7 @@ func (f *feed) probe(webhookID, kind string, i int) {
 		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: f.account, ID: webhookID}); err != nil {
 			return nil, err
 		}
-		return queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
-			AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: event, Type: kind,
-			Body: fmt.Sprintf(`{"id":%q,"type":"webhook.test","data":{}}`, event),
-		})
+		return change(ctx, queries)
 	})
 	if err != nil {
 		f.t.Fatal(err)
