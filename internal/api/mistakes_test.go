@@ -362,6 +362,13 @@ var lookalikes = []struct {
 			p.call("POST", "/pets", `{"name": "`+strconv.Itoa(i)+`", "categoryId": 1}`)
 		}
 	}},
+	{"retry_after", report.NotSeen, 4, func(p *program) { // two threads that read the same list, and wait
+		p.fails("listPets", 503, 2)
+		for range 4 {
+			p.call("GET", "/pets", "")
+		}
+		p.paced(4, 600*time.Millisecond)
+	}},
 	{"retry_new_key", report.Warning, 3, func(p *program) { // one mistake, whose first response is lost
 		p.call("POST", "/categories", `{"name": "a"}`, "Idempotency-Key", "always")
 		p.loses("createCategory")

@@ -1,6 +1,9 @@
 package report
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// maxPause is the longest pause between two attempts.
@@ -15,11 +18,14 @@ const (
 // again until it succeeds or the client gives up.
 //
 // With an Idempotency-Key, it is certain that a request is a retry. Otherwise, another part of the
-// client may have sent it. So it counts only if the body is known and the client sent nothing else meanwhile.
+// client may have sent it. So it counts only if the body is known, the client sent nothing else meanwhile, and
+// the chain is not shared.
 func (r *Record) addChains(all []*Exchange) {
 	inChain := map[*Exchange]bool{}
 	latest, again := map[string]*Exchange{}, map[*Exchange]*Exchange{} // by key; the next request with the same key
+	same := map[request][]*Exchange{}
 	for _, e := range all {
+		same[e.request()] = append(same[e.request()], e)
 		if e.Key != "" {
 			of := e.Path + " " + e.Key
 			again[latest[of]], latest[of] = e, e
@@ -45,8 +51,42 @@ func (r *Record) addChains(all []*Exchange) {
 			inChain[following] = true
 			chain = append(chain, following)
 		}
-		r.chains = append(r.chains, chain)
+		if e.Key != "" || !isShared(chain, same[e.request()]) {
+			r.chains = append(r.chains, chain)
+		}
 	}
+}
+
+// isShared reports whether several parts of the client seem to have sent a chain, because they send the
+// same request. Then an attempt is early, but each failure has its own retry after Retry-After.
+func isShared(chain, same []*Exchange) bool {
+	last, seemsEarly := chain[len(chain)-1], false
+	for i, e := range chain[1:] {
+		seemsEarly = seemsEarly || isEarly(chain[i], e)
+	}
+	if !seemsEarly {
+		return false
+	}
+	first, _ := slices.BinarySearchFunc(same, chain[0].index, func(e *Exchange, index int) int { return e.index - index })
+	var waiting []*Exchange // failures of the chain without a retry
+	for _, e := range same[first:] {
+		if !e.Body.equals(last.Body) {
+			continue
+		}
+		if len(waiting) > 0 && pause(waiting[0], e) > waiting[0].RetryAfter+patience {
+			return false
+		}
+		if due := slices.IndexFunc(waiting, func(failed *Exchange) bool { return !isEarly(failed, e) }); due >= 0 {
+			waiting = slices.Delete(waiting, due, due+1)
+		}
+		if e.RetryAfter > 0 && e.index <= last.index {
+			waiting = append(waiting, e)
+		}
+		if e.index >= last.index && len(waiting) == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // retry returns the next attempt after one that failed, or nil. Another request may have the same key.
@@ -94,3 +134,8 @@ func isAmong(e, next *Exchange) bool {
 // pause returns the time that a client let pass before an attempt. The client got the response
 // after its end, so it really paused for a shorter time.
 func pause(before, attempt *Exchange) time.Duration { return attempt.Began.Sub(before.Ended) }
+
+// isEarly reports whether an attempt began before the time in Retry-After was over.
+func isEarly(before, attempt *Exchange) bool {
+	return pause(before, attempt) < tolerated(before.RetryAfter)
+}

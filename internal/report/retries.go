@@ -76,7 +76,7 @@ var retryRules = []Rule{
 			for _, chain := range r.chains {
 				for i, e := range chain[1:] {
 					if before := chain[i]; before.RetryAfter > 0 {
-						f.check(pause(before, e) >= tolerated(before.RetryAfter), e.ID)
+						f.check(!isEarly(before, e), e.ID)
 					}
 				}
 			}
