@@ -285,6 +285,14 @@ var mistakes = []struct {
 		p.call("POST", orderPath, anOrder)
 		p.call("POST", orderPath, anOrder)
 	}},
+	{"order_once", report.Failed, func(p *program) { // with an error in between
+		p.setFaults(
+			object{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1},
+			object{"operation": "placeOrder", "effect": "status", "status": 503, "first": 1})
+		for range 3 {
+			p.call("POST", orderPath, anOrder)
+		}
+	}},
 	{"no_polling", report.Warning, func(p *program) {
 		for range 5 {
 			p.call("GET", "/events", "")

@@ -147,10 +147,9 @@ func judgeOrders(r *Record, f *finding) {
 			}
 			return false
 		}
-		switch next := e.at(1); {
+		switch {
 		case placed(false):
-			if next != nil && next.Operation == e.Operation && next.Status == 201 && next.Body.equals(e.Body) && next.Began.Sub(e.Ended) <= soon &&
-				!next.Began.Before(e.Ended) && next.episode == e.episode && (e.Key == "" || next.Key != e.Key) && !r.sendsOften(next) {
+			if next := r.repetition(e); next != nil && next.Status == 201 && (e.Key == "" || next.Key != e.Key) {
 				f.fail(next.ID)
 			}
 		case e.Key != "" && placed(true):

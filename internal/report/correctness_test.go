@@ -58,6 +58,7 @@ func TestCorrectness(t *testing.T) {
 		about("content_type", "no body", NotSeen, x(0, "GET /pets 200")),
 
 		orders("twice", Failed, x(0, "POST /store/orders 0", key("a"), order, fault("close")), x(1, "POST /store/orders 201", key("b"), order, location("/store/orders/2"))),
+		orders("twice, after a refusal", Failed, x(0, "POST /store/orders 0", order, fault("close")), x(0.5, "POST /store/orders 503", unread(5)), x(1, "POST /store/orders 201", order, location("/store/orders/2"))),
 		orders("replayed", Passed, x(0, "POST /store/orders 0", key("a"), order, fault("close")), x(0.5, "POST /store/orders 201", key("a"), order, location("/store/orders/1"))),
 		orders("same key, beside an order of another program", NotSeen, x(0, "POST /store/orders 0", key("a"), order, fault("close")), x(1, "POST /store/orders 201", key("a"), order, location("/store/orders/2"))),
 		orders("lost before", NotSeen, x(3, "POST /store/orders 0", key("a"), order, fault("close")), x(4, "POST /store/orders 201", key("b"), order, location("/store/orders/3"))),

@@ -162,12 +162,28 @@ func (r *Record) eachRepeatedPost(do func(lost, retry *Exchange)) {
 			do(e, same)
 			continue
 		}
-		next := e.at(1)
-		if next != nil && next.Method == e.Method && next.Path == e.Path && next.episode == e.episode && next.Body.equals(e.Body) && !next.hidesKey() &&
-			!next.Began.Before(e.Ended) && next.Began.Sub(e.Ended) <= soon && !r.sendsOften(next) {
+		if next := r.repetition(e); next != nil && !next.hidesKey() {
 			do(e, next)
 		}
 	}
+}
+
+// repetition returns the next request that has the effect of a lost one again, or nil. It passes over those
+// that the server refused before it read their bodies.
+func (r *Record) repetition(lost *Exchange) *Exchange {
+	next := lost.at(1)
+	if lost.Body.Hash == 0 {
+		return nil
+	}
+	isSame := func() bool { return next != nil && next.Method == lost.Method && next.Path == lost.Path }
+	for isSame() && next.Status >= 400 && next.Body.Hash == 0 && next.Body.mayEqual(lost.Body) {
+		next = next.at(1)
+	}
+	if isSame() && next.episode == lost.episode && next.Body.equals(lost.Body) &&
+		!next.Began.Before(lost.Ended) && next.Began.Sub(lost.Ended) <= soon && !r.sendsOften(next) {
+		return next
+	}
+	return nil
 }
 
 // effect is the effect of requests of a client with the same body.

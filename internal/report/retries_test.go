@@ -49,6 +49,7 @@ func TestRetries(t *testing.T) {
 		about("retry_same_key", "same key, later", Passed, lost(0, key("a"), order), placed(0.5, key("b"), other), placed(1, key("a"), order)),
 		about("retry_same_key", "new key", Failed, lost(0, key("a"), order), placed(1, key("b"), order)),
 		about("retry_same_key", "new key after a 503", Failed, x(0, "POST /store/orders 503", key("a"), order), placed(1, key("b"), order)),
+		about("retry_same_key", "new key after a refusal", Failed, lost(0, key("a"), order), failed(1, key("b"), unread(5)), placed(2, key("b"), order)),
 		about("retry_same_key", "another order", NotSeen, lost(0, key("a"), order), placed(1, key("b"), other)),
 		about("retry_same_key", "another client", NotSeen, lost(0, key("a"), order), placed(1, key("b"), order, agent("other/1"))),
 		about("retry_same_key", "another API key", NotSeen, lost(0, key("a"), order), placed(1, key("b"), order, apiKey(2))),
@@ -60,6 +61,8 @@ func TestRetries(t *testing.T) {
 		about("retry_same_key", "no retry", NotSeen, lost(0, key("a"), order)),
 
 		about("retry_with_key", "no key", Failed, lost(0, order), placed(1, order)),
+		about("retry_with_key", "no key, after a refusal", Failed, lost(0, order), failed(1, unread(5)), x(2, "POST /store/orders 429", unread(0)), placed(3, order)),
+		about("retry_with_key", "no key, after a refusal of another order", NotSeen, lost(0, order), failed(1, unread(9)), placed(2, order)),
 		about("retry_with_key", "key", Passed, lost(0, key("a"), order), placed(1, key("a"), order)),
 		about("retry_with_key", "after a 429", NotSeen, x(0, "POST /store/orders 429", order), placed(2, order)),
 		about("retry_with_key", "in parallel", NotSeen, lost(0, order, took(2)), placed(1, order)),
