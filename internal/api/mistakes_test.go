@@ -148,6 +148,13 @@ var mistakes = []struct {
 			p.call("POST", "/categories", `{"name": "`+strconv.Itoa(i)+`"}`, "Idempotency-Key", "always")
 		}
 	}},
+	{"retry_temporary", report.Warning, func(p *program) {
+		p.fails("createCategory", 429, 3)
+		for i := range 3 {
+			name := strconv.Itoa(i)
+			p.call("POST", "/categories", `{"name": "`+name+`"}`, "Idempotency-Key", name)
+		}
+	}},
 	{"retry_only_temporary", report.Failed, func(p *program) {
 		for range 3 {
 			p.call("POST", orderPath, `{"petId": 4711}`)

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"net/http"
 	"slices"
 	"time"
 )
@@ -61,6 +62,12 @@ var retryRules = []Rule{
 			}
 			f.escalate(2) // one may be a test
 		},
+	},
+	{
+		ID: "retry_temporary", Subject: "Retries", Title: "Retry a request that failed temporarily", Guide: "retries#retries",
+		situation: "a request that was repeated after a temporary failure",
+		mistake:   "the client did not repeat a request that had failed temporarily, nor any other one",
+		judge:     judgeTemporary,
 	},
 	{
 		ID: "retry_only_temporary", Subject: "Retries", Title: "Do not retry a request that would fail again", Guide: "retries#errors",
@@ -208,6 +215,61 @@ func (r *Record) sendsOften(e *Exchange) bool {
 	return others > 0
 }
 
+// judgeTemporary looks for clients that repeat nothing. Only a chain is certainly a repetition, but any
+// equal request may be one. Repetitions by an HTTP library itself do not count.
+func judgeTemporary(r *Record, f *finding) {
+	const certain = 3
+	repeats := map[*client]bool{}
+	for _, chain := range r.chains {
+		for i, e := range chain[1:] {
+			if chain[i].isTemporary() && !isAutomatic(chain[i], e) {
+				repeats[e.client] = true
+				f.pass()
+			}
+		}
+	}
+	type sent struct {
+		client  *client
+		request request
+	}
+	later, maybe, never := map[sent]*Exchange{}, map[*client]int{}, map[*client][]*Exchange{}
+	for _, e := range slices.Backward(r.all) {
+		by := sent{e.client, e.request()}
+		again := later[by]
+		later[by] = e
+		if again == nil && e.Key != "" {
+			again = r.repetition(e) // with another key
+		}
+		switch {
+		case !e.isTemporary():
+		case again == nil || pause(e, again) > maxPause:
+			never[e.client] = append(never[e.client], e)
+		case !isAutomatic(e, again):
+			maybe[e.client]++
+		}
+	}
+	for by, all := range never {
+		if len(all) < certain || len(all) <= maybe[by] || repeats[by] {
+			continue
+		}
+		for _, e := range all {
+			f.warn(e.ID)
+		}
+	}
+}
+
+// isTemporary reports whether the client should repeat a request: its failure is temporary, and the
+// repetition is safe.
+func (e *Exchange) isTemporary() bool {
+	isSafe := e.Method != http.MethodPost || e.takesKey() && e.Key != ""
+	return isSafe && !e.lasts && (slices.Contains([]int{429, 502, 503, 504}, e.Status) || e.Status == 0 && e.Fault == "close")
+}
+
+// isAutomatic reports whether an HTTP library may have repeated a lost request by itself.
+func isAutomatic(before, attempt *Exchange) bool {
+	return before.Status == 0 && pause(before, attempt) <= automatic
+}
+
 func judgeFinal(r *Record, f *finding) {
 	const certain = 2 // repetitions without a key, because a test may send a request twice
 	for _, chain := range r.chains {
@@ -243,10 +305,9 @@ func waitsUntilFound(chain []*Exchange) bool {
 // pausesOf returns the pauses between attempts that the client chose by itself.
 func pausesOf(chain []*Exchange) (pauses []time.Duration) {
 	for i, e := range chain[1:] {
-		before, p := chain[i], pause(chain[i], e)
-		isAutomatic := i == 0 && before.Status == 0 && p <= automatic
-		if before.RetryAfter == 0 && !before.isFinal() && !isAutomatic {
-			pauses = append(pauses, p)
+		before := chain[i]
+		if before.RetryAfter == 0 && !before.isFinal() && (i > 0 || !isAutomatic(before, e)) {
+			pauses = append(pauses, pause(before, e))
 		}
 	}
 	return pauses

@@ -1,6 +1,7 @@
 package report_test
 
 import (
+	"strconv"
 	"testing"
 )
 
@@ -29,9 +30,16 @@ func TestRetries(t *testing.T) {
 		return x(after, "POST /store/orders 502 injected_fault", changes...)
 	}
 	const get, anyForm = "GET /pets 502 injected_fault", "application/json, text/event-stream"
-	var firsts, varied, shorts, agreed, mostly, unknown []Exchange
+	var firsts, varied, shorts, agreed, mostly, unknown, once, cut, byLibrary, otherKeys []Exchange
 	for i := range 5 {
 		unknown = append(unknown, failed(0.02*float64(i), unread(5)))
+	}
+	for i := range 3 {
+		began, id := float64(10*i), strconv.Itoa(i)
+		once = append(once, x(began, "GET /store/orders/"+id+" 503", retryAfter(1)))
+		cut = append(cut, lost(began, key(id), body(id)))
+		byLibrary = append(byLibrary, x(began+30, "GET /pets 0", fault("close")), x(began+30.02, "GET /pets 200"))
+		otherKeys = append(otherKeys, lost(began, key(id), body(id)), placed(began+1, key("again-"+id), body(id)))
 	}
 	for i := range 4 {
 		began, change := float64(10*i), 0.1*float64(i)
@@ -73,6 +81,21 @@ func TestRetries(t *testing.T) {
 		about("retry_new_key", "new", Passed, placed(0, key("a")), placed(1, key("b"))),
 		about("retry_new_key", "one key", NotSeen, placed(0, key("a"))),
 		about("retry_new_key", "keys that the record hides", NotSeen, placed(0, key("a")), placed(1, hidden)),
+
+		about("retry_temporary", "never", Warning, once...),
+		about("retry_temporary", "never, lost", Warning, cut...),
+		about("retry_temporary", "never, beside a library", Warning, with(once[:3:3], byLibrary...)...),
+		about("retry_temporary", "never, beside another client", Warning, with(once[:3:3], x(30, "GET /store/orders/0 502", agent("other")), x(31, "GET /store/orders/0 200", agent("other")))...),
+		about("retry_temporary", "never, long before", Warning, with(once[:3:3], x(200, "GET /store/orders/0 200"))...),
+		about("retry_temporary", "gives up", Passed, with(once[:3:3], x(30, "GET /pets 429"), x(31, "GET /pets 200"))...),
+		about("retry_temporary", "with other keys", NotSeen, otherKeys...),
+		about("retry_temporary", "perhaps in other parts of the client", NotSeen,
+			with(once[:3:3], x(40, "GET /store/orders/0 503"), x(41, "GET /store/orders/1 503"), x(42, "GET /store/orders/2 503"))...),
+		about("retry_temporary", "few", NotSeen, once[:2]...),
+		about("retry_temporary", "not safe", NotSeen, lost(0, order), x(1, "POST /pets 503"), x(2, "POST /pets?x=1 503")),
+		about("retry_temporary", "not safe, even with a key", NotSeen, x(0, "POST /webhooks/1/test 503", key("a")), x(1, "POST /webhooks/2/test 503", key("b")), x(2, "POST /webhooks/3/test 503", key("c"))),
+		about("retry_temporary", "ended by the client", NotSeen, x(0, "GET /pets/1 0"), x(1, "GET /pets/2 0"), x(2, "GET /pets/3 0", fault("delay"))),
+		about("retry_temporary", "streams", NotSeen, x(0, "GET /events?after=evt_1 503", prefer("wait=9")), x(1, "GET /events?after=evt_2 503", prefer("wait=9")), x(2, "GET /events?after=evt_3 503", prefer("wait=9"))),
 
 		about("retry_only_temporary", "three times", Failed, chain(0, "POST /pets 400 validation_failed", 0.1, 0.1)...),
 		about("retry_only_temporary", "twice with a key", Warning, x(0, "POST /pets 400 invalid_json", key("a")), x(1, "POST /pets 400 invalid_json", key("a"))),
