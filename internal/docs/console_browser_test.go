@@ -650,11 +650,10 @@ func (s *shop) events(t *testing.T) {
 
 func (s *shop) webhooks(t *testing.T) {
 	_, key := s.sandbox(t, "webhooks", "empty")
-	var failing atomic.Bool
+	var answer atomic.Int32
+	answer.Store(http.StatusOK)
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if failing.Load() {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
+		w.WriteHeader(int(answer.Load()))
 	}))
 	t.Cleanup(receiver.Close)
 	p := s.signIn(t, key, "#webhooks", look{})
@@ -680,7 +679,7 @@ func (s *shop) webhooks(t *testing.T) {
 	p.button("dialog", "Send a test")
 	p.closed()
 	p.wait(`document.querySelector(".deliveries .chip-delivered")`)
-	failing.Store(true)
+	answer.Store(http.StatusServiceUnavailable)
 	s.as(t, key).do("POST", "/categories", object{"name": "Sent"})
 	p.wait(`document.querySelector(".deliveries li .chip").textContent === "pending" && document.querySelector(".deliveries li .status")?.textContent === "503"`)
 	p.click(".deliveries li summary")
@@ -688,7 +687,7 @@ func (s *shop) webhooks(t *testing.T) {
 	if got := p.text(".deliveries li"); !strings.Contains(got, "category.created") || !strings.Contains(got, "ms") || !strings.Contains(got, "Next attempt") {
 		t.Errorf("the delivery is %q", got)
 	}
-	failing.Store(false)
+	answer.Store(http.StatusOK)
 	p.button(".deliveries li details[open]", "Retry")
 	p.button("dialog", "Retry")
 	p.closed()
@@ -729,6 +728,18 @@ func (s *shop) webhooks(t *testing.T) {
 	p.wait(`document.querySelector("h1").textContent === "Events" && document.querySelector(".detail pre")?.textContent.includes("Sent")`)
 	p.do(chromedp.NavigateBack())
 	p.wait(`document.querySelector("h1").textContent === "Webhooks" && document.querySelector(".detail h2")`)
+
+	// The console shows what others change, and what the server disables.
+	hook := get[string](p, `location.hash.split("/").pop()`)
+	answer.Store(http.StatusGone)
+	p.button(".detail", "Send a test")
+	p.button("dialog", "Send a test")
+	p.closed()
+	p.wait(`document.querySelector(".detail dl").textContent.includes("disabled (gone)") && document.querySelector(".rows .chip-disabled")`)
+	s.as(t, key).do("PATCH", "/webhooks/"+hook, object{"status": "enabled"})
+	p.click(`#sidebar a[href^="#webhooks"]`)
+	p.wait(`!document.querySelector(".split.chosen") && document.querySelector(".rows .chip-enabled")`)
+	p.click(".rows a")
 	p.button(".detail", "Delete")
 	p.button("dialog", "Delete")
 	p.closed()

@@ -31,8 +31,8 @@ export function collectionView(config, { store, place, signal, go }) {
     list.choose(current);
     empty.replaceChildren(...(items.length > 0 ? [] : [h("p", null, config.empty)]));
   }
-  const loaded = load();
 
+  let loaded;
   let choice = new AbortController();
   async function showDetail(id) {
     choice.abort();
@@ -50,7 +50,13 @@ export function collectionView(config, { store, place, signal, go }) {
     if (!id && focused && document.activeElement === document.body) heading.focus();
     else if (focused || (id && !list.element.checkVisibility())) ([...detail.querySelectorAll("button")].find(({ textContent }) => textContent === focused) ?? detail).focus();
   }
-  return { heading, update: ({ item }) => showDetail(item) };
+  return {
+    heading,
+    update({ item }) {
+      loaded = load(); // others may have changed the items since
+      return showDetail(item);
+    },
+  };
 }
 
 /** Reads all pages of a list. */

@@ -30,7 +30,7 @@ function detail(webhook, { store, signal, reload, go }) {
   const { id, url, types, description, status, disabledReason, createdAt } = webhook;
   const options = { store, path: { webhookId: id } };
   const enabled = status === "enabled";
-  const list = deliveries(webhook, { store, signal, go });
+  const list = deliveries(webhook, { store, signal, reload, go });
   return [
     h("h2", { class: "line" }, h("code", null, url)),
     actions(
@@ -62,7 +62,8 @@ function detail(webhook, { store, signal, reload, go }) {
   }
 }
 
-function deliveries({ id }, { store, signal, go }) {
+function deliveries(webhook, { store, signal, reload, go }) {
+  const { id } = webhook;
   const path = { webhookId: id };
   const place = h("div");
   const rows = h("ol", { class: "deliveries", "aria-label": "Deliveries" });
@@ -123,12 +124,15 @@ function deliveries({ id }, { store, signal, go }) {
   }
   const outcome = ({ httpStatus, error }) => statusBadge(httpStatus, httpStatus ? undefined : error ? "no response" : "…");
 
-  // The API has no stream of deliveries.
+  // The API has no stream of deliveries, or of changes of the webhook.
   async function poll() {
     for (await refresh(); !signal.aborted; ) {
       const pending = [...shown.values()].some(({ text }) => text.includes('"status":"pending"'));
       await sleep(pending ? 2000 : 8000, signal);
-      if (!signal.aborted && !document.hidden) await refresh(page);
+      if (signal.aborted || document.hidden) continue;
+      await refresh(page);
+      const now = await persist(place, signal, () => read("getWebhook", { store, path, signal }));
+      if (now && JSON.stringify(now.data) !== JSON.stringify(webhook)) await reload(id, "The webhook has changed.");
     }
   }
   poll();
