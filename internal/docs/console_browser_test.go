@@ -5,6 +5,7 @@ package docs_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -728,6 +729,15 @@ func (s *shop) webhooks(t *testing.T) {
 	p.wait(`document.querySelector("h1").textContent === "Events" && document.querySelector(".detail pre")?.textContent.includes("Sent")`)
 	p.do(chromedp.NavigateBack())
 	p.wait(`document.querySelector("h1").textContent === "Webhooks" && document.querySelector(".detail h2")`)
+
+	// Older deliveries, and back.
+	for range 50 {
+		s.as(t, key).do("POST", "/categories", object{"name": rand.Text()})
+	}
+	p.button(".detail", "Older")
+	p.wait(`document.querySelectorAll(".deliveries > li").length === 7`)
+	p.button(".detail", "Newest")
+	p.wait(`document.querySelectorAll(".deliveries > li").length === 50 && ![...document.querySelectorAll(".detail button")].some((e) => e.textContent === "Newest" && e.checkVisibility())`)
 
 	// The console shows what others change, and what the server disables.
 	hook := get[string](p, `location.hash.split("/").pop()`)

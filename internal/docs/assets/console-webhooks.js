@@ -74,6 +74,7 @@ function deliveries(webhook, { store, signal, reload, go }) {
     refresh();
   });
   const older = h("button", { type: "button", class: "plain-button", hidden: true, onclick: () => refresh(next) }, "Older");
+  const newest = h("button", { type: "button", class: "plain-button", hidden: true, onclick: () => refresh() }, "Newest");
   let shown = new Map(); // elements by id, with the text that they show
   let wanted = ""; // status
   let next;
@@ -86,6 +87,7 @@ function deliveries(webhook, { store, signal, reload, go }) {
     place.replaceChildren();
     next = found.next;
     older.hidden = !next;
+    newest.hidden = !from.cursor;
     const [focused] = [...shown].find(([, { element }]) => element.contains(document.activeElement)) ?? [];
     shown = new Map(found.data.map((one) => {
       const text = JSON.stringify(one);
@@ -142,7 +144,7 @@ function deliveries(webhook, { store, signal, reload, go }) {
       "section",
       { "aria-label": "Deliveries" },
       h("div", { class: "part-bar" }, h("h3", null, "Deliveries"), filter.element),
-      status, none, place, rows, h("div", { class: "buttons" }, older),
+      status, none, place, rows, h("div", { class: "buttons" }, newest, older),
     ),
     refresh: () => refresh(),
     say: (text) => (status.textContent = text),
