@@ -910,6 +910,10 @@ func (s *shop) apiKeys(t *testing.T) {
 	if got, want := get[string](p, "navigator.clipboard.readText()"), p.text("dialog .secret code"); got != want {
 		t.Errorf("copied %q, want the secret", got)
 	}
+	p.press(kb.Escape)
+	p.press(kb.Escape)                                                                  // a second one closes what refuses the first one
+	get[bool](p, `Boolean(document.querySelector("dialog").closedBy = "closerequest")`) // as in other browsers
+	p.press(kb.Escape)
 	get[bool](p, `!(document.execCommand = () => false)`)
 	p.click("dialog .secret .copy")
 	p.wait(`document.querySelector("dialog .secret .copy").textContent === "Not copied"`)
@@ -943,6 +947,16 @@ func (s *shop) apiKeys(t *testing.T) {
 	p.button("dialog", "Revoke")
 	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("last_admin_key")`)
 	p.expectFailures("409")
+	p.button("dialog", "Cancel")
+
+	// A form ends with its view.
+	p.click(`#sidebar a[href^="#events"]`)
+	p.wait(`document.querySelector("h1").textContent === "Events"`)
+	p.click(`#sidebar a[href^="#keys"]`)
+	p.button(".tools", "New API key")
+	p.do(chromedp.NavigateBack())
+	p.wait(`document.querySelector("h1").textContent === "Events"`)
+	p.closed()
 }
 
 func (s *shop) scopes(t *testing.T) {

@@ -91,6 +91,8 @@ export function showSecret(title, secret, note) {
         h("div", { class: "buttons" }, h("button", { class: "send-button" }, "I have stored it")),
       ),
     );
+    dialog.closedBy = "none"; // Escape would lose the secret
+    dialog.addEventListener("cancel", (event) => event.preventDefault()); // in a browser without closedBy
     dialog.addEventListener("close", resolve);
   });
 }

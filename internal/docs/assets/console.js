@@ -73,6 +73,7 @@ function route({ first = false, again = false } = {}) {
   const spot = `${state.view}/${views[state.view].ofAccount ? "" : state.store}`;
   if (again || spot !== mounted?.spot) {
     place.abort();
+    document.querySelector("dialog[open]:not(:has(.secret))")?.close();
     place = new AbortController();
     mounted = { spot, ...mount(state) };
     document.title = `${views[state.view].title} · Petstore console`;
