@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -35,6 +36,7 @@ func TestForms(t *testing.T) {
 	t.Run("no form without a panel", s.withoutForm)
 	t.Run("keyboard", s.formKeyboard)
 	t.Run("hostile values stay text", s.hostileValues)
+	t.Run("forced colors", s.forcedColors)
 	t.Run("looks", s.formLooks)
 }
 
@@ -692,6 +694,33 @@ func (s *shop) hostileValues(t *testing.T) {
 	p.wait(paletteIsOpen)
 	p.insert(hostile)
 	p.wait(`document.querySelector(".palette-status").textContent.includes("<img")`)
+}
+
+// forcedColors checks that a page of few colors shows what is chosen, and shows code as plain text.
+func (s *shop) forcedColors(t *testing.T) {
+	p := s.visit(t, "/docs/reference/pets", look{})
+	p.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "forced-colors", Value: "active"}}})
+		return err
+	}))
+	p.openForm("createPet")
+	p.keep("forms-forced-colors")
+	if colors := get[[]string](p, `(() => {
+		const code = document.querySelector("#createPet .samples code");
+		return [getComputedStyle(code).forcedColorAdjust, ...new Set([...["", "::highlight(code-text)", "::highlight(code-name)"].map((part) => getComputedStyle(code, part).color), getComputedStyle(document.body).color])];
+	})()`); len(colors) != 2 || colors[0] != "none" || p.count("#createPet .samples code *") > 0 {
+		t.Errorf("code has the colors %q", colors)
+	}
+	p.click(".search-button")
+	p.wait(paletteIsOpen)
+	p.insert("pets")
+	p.wait(`document.querySelector(".palette [aria-selected=true]")`)
+	p.keep("search-forced-colors")
+	for _, chosen := range []string{".palette [aria-selected=true]", "#createPet [role=tab][aria-selected=true]", "#createPet .switch [aria-pressed=true]", "#sidebar a[aria-current=page]"} {
+		if outline := get[string](p, fmt.Sprintf(`getComputedStyle(document.querySelector(%q)).outlineStyle`, chosen)); outline != "solid" {
+			t.Errorf("%s has the outline %s", chosen, outline)
+		}
+	}
 }
 
 // formLooks takes screenshots of forms, and runs axe-core on them.
