@@ -228,7 +228,7 @@ func (s *shop) signsIn(t *testing.T) {
 	p.click(`#sidebar a[href^="#keys"]`)
 	p.wait(`document.querySelector("h1").textContent === "API keys" && document.activeElement.localName === "h1" && document.title === "API keys · Petstore console"`)
 	p.button("#session", "Sign out")
-	p.wait(`document.querySelector(".key-form input") === document.activeElement`)
+	p.wait(`document.querySelector(".key-form input") === document.activeElement && location.hash === ""`)
 	if stored := get[string](p, "JSON.stringify(sessionStorage)"); strings.Contains(stored, "petstore_") {
 		t.Errorf("the tab keeps %s", stored)
 	}
@@ -243,6 +243,10 @@ func (s *shop) signsIn(t *testing.T) {
 	if kept := get[string](p, `localStorage.getItem("petstore.key") + " " + localStorage.getItem("petstore.url")`); kept != "petstore_of_another_tab https://other.example" {
 		t.Errorf("after another tab signed out and in, the browser remembers %s", kept)
 	}
+	// The key of another account opens its own store.
+	id, key := s.sandbox(t, "another account", "empty")
+	p = s.signIn(t, key, "#events/acc_1/evt_1", look{})
+	p.wait(fmt.Sprintf(`document.querySelector(".state.live") && document.querySelector("#store-select").value === %q && location.hash === "#events"`, id))
 }
 
 // replacedKey enters a second key before the response to the first one.

@@ -34,6 +34,10 @@ let mounted; // the view, and what it is of
 function parse() {
   const [path, ...query] = location.hash.slice(1).split("?");
   const [view, store, item] = path.split("/").map(decode);
+  if (store && store !== session.account.id && !store.startsWith("sbx_")) {
+    history.replaceState(null, "", `#${view}`); // the store of another account
+    return parse();
+  }
   const usual = lacks("listRecordedRequests") ? "events" : "requests";
   return { view: Object.hasOwn(views, view) ? view : usual, store: store || session.account.id, item: item ?? "", query: new URLSearchParams(query.join("?")) };
 }
@@ -135,7 +139,7 @@ function showSidebar() {
 function showSession({ name, apiKey }) {
   document.getElementById("session").replaceChildren(
     h("p", null, h("strong", null, name), h("br"), h("code", null, masked(settings().key)), ` ${apiKey.scope}`),
-    h("button", { type: "button", class: "plain-button", onclick: () => signOut("") }, "Sign out"),
+    h("button", { type: "button", class: "plain-button", onclick: leave }, "Sign out"),
   );
 }
 
@@ -175,6 +179,11 @@ function signOut(message) {
   document.getElementById("sign-in").replaceChildren(form);
   if (message) form.lastChild.replaceChildren(problem(new Failure({ message })));
   form.querySelector("input").focus();
+}
+
+function leave() {
+  history.replaceState(null, "", location.pathname); // the next key may be of another account
+  signOut("");
 }
 
 let operations;
