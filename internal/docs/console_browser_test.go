@@ -791,10 +791,13 @@ func (s *shop) sandboxes(t *testing.T) {
 	if status, _ := s.as(t, key).do("POST", "/categories", object{"name": "Gone after the reset"}); status != http.StatusCreated {
 		t.Errorf("the key gets %d", status)
 	}
+	p.button(".detail", "Add rule")
 	p.button(".detail", "Reset")
 	p.button("dialog", "Reset")
 	p.closed()
-	p.wait(`document.querySelector(".tools [role=status]").textContent.includes("has its sample again")`)
+	p.wait(`document.querySelector(".tools [role=status]").textContent.includes("has its sample again") && document.querySelectorAll(".rule").length === 1`)
+	p.button(".detail", "Discard changes")
+	p.wait(`document.querySelectorAll(".rule").length === 0`)
 	if _, account := s.as(t, key).do("GET", "/store/inventory/1", nil); account["quantity"] != 100.0 {
 		t.Errorf("inventory after the reset: %v", account)
 	}
@@ -816,8 +819,14 @@ func (s *shop) sandboxes(t *testing.T) {
 	}
 	p.button(".rule", "Remove")
 	p.wait(`document.querySelectorAll(".rule").length === 1 && document.querySelector(".rule legend").textContent === "Rule 1"`)
-	p.button(".detail", "Refresh")
+	p.button(".detail", "Discard changes")
 	p.wait(`document.querySelectorAll(".rule").length === 2 && document.querySelector(".rule").textContent.includes("counted 0")`)
+	s.as(t, key).do("GET", "/pets/1", nil)
+	p.button(".detail", "Refresh")
+	p.wait(`document.querySelectorAll(".rule").length === 2 && document.querySelector(".rule").textContent.includes("counted 1")`)
+	p.fillIn(".rule", "status", "500")
+	p.button(".detail", "Discard changes")
+	p.wait(`document.querySelectorAll(".rule").length === 2 && ` + fieldOf(".rule", "status") + `.value === "503"`)
 	p.button(".detail", "Delete all")
 	p.wait(`document.querySelectorAll(".rule").length === 0`)
 
@@ -842,6 +851,7 @@ func (s *shop) samplesOfStores(t *testing.T) {
 	s.as(t, key).do("POST", "/categories", object{"name": "Saved"})
 	p := s.signIn(t, s.key, "#sandboxes/"+id+"/"+id, look{})
 	p.wait(`document.querySelector("[aria-label=Samples] .rows")?.textContent.includes("shop")`)
+	p.button(".detail", "Add rule")
 	p.button(".detail", "Save as sample")
 	p.fillIn("dialog", "name", "Black Friday")
 	p.button("dialog", "Save")
@@ -850,7 +860,7 @@ func (s *shop) samplesOfStores(t *testing.T) {
 	p.fillIn("dialog", "name", "black-friday")
 	p.button("dialog", "Save")
 	p.closed()
-	p.wait(`document.querySelector("[aria-label=Samples] .rows").textContent.includes("black-friday")`)
+	p.wait(`document.querySelector("[aria-label=Samples] .rows").textContent.includes("black-friday") && document.querySelectorAll(".rule").length === 1`)
 	p.keep("console-samples-1440")
 	p.wantAccessible(t, "samples")
 	p.button(".tools", "New sandbox")
@@ -1201,6 +1211,7 @@ func (s *shop) consoleKeyboard(t *testing.T) {
 	get[bool](p, fmt.Sprintf(`(location.hash = "#sandboxes/%s/%[1]s", true)`, id))
 	p.wait(`[...document.querySelectorAll(".detail label")].some((e) => e.textContent === "Exercise" && e.checkVisibility())`)
 	exercise := fieldOf(".detail", "Exercise")
+	p.wait(`[...document.querySelectorAll(".detail button")].find((e) => e.textContent === "Load exercise").disabled`)
 	get[bool](p, `(`+exercise+`.focus(), true)`)
 	p.press(kb.ArrowDown)
 	p.press(kb.ArrowDown)

@@ -8,12 +8,12 @@ export function collectionView(config, { store, place, signal, go }) {
   const list = rowList({ label: config.title, cells: config.cells, href: ({ id }) => go.href({ item: String(id) }) });
   const empty = h("div", { class: "empty" });
   const status = h("span", { class: "state", role: "status" });
-  // Shows an item after a change, and says what has changed.
+  // Shows an item after a change, and says what has changed. Without an item, the details stay.
   const reload = async (item, said) => {
     await load();
     if (signal.aborted) return; // the reader is elsewhere
-    if (String(item) !== current) go({ item: String(item) });
-    else await showDetail(current);
+    if (String(item) === current) await showDetail(current);
+    else if (item !== undefined) go({ item: String(item) });
     status.textContent = said;
   };
   const { element, heading, detail } = split({ title: config.title, tools: [status, h("div", { class: "buttons" }, ...config.tools({ store, reload, go }))], list: list.element, empty });

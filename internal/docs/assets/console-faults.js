@@ -18,7 +18,12 @@ export function faultsEditor(id, signal) {
   const status = h("p", { class: "hint", role: "status" });
   const rows = h("div", { class: "rules" });
   let chosen = "";
-  const exercises = exercise && filterField({ label: "Exercise", choices: exercise.enum, none: "choose" }, (name) => (chosen = name));
+  const exercises = exercise && filterField({ label: "Exercise", choices: exercise.enum, none: "choose" }, (name) => {
+    chosen = name;
+    loader.disabled = !name;
+  });
+  const loader = h("button", { type: "button", class: "plain-button", disabled: true, onclick: () => change("setSandboxFaults", JSON.stringify({ exercise: chosen }), `Loaded ${chosen}.`) }, "Load exercise");
+  const refresh = h("button", { type: "button", class: "plain-button", onclick: load });
   const buttons = h(
     "div",
     { class: "buttons", hidden: true },
@@ -26,7 +31,7 @@ export function faultsEditor(id, signal) {
     h("button", { type: "submit", class: "send-button" }, "Save rules"),
     h("button", { type: "button", class: "plain-button", onclick: () => change("deleteSandboxFaults", undefined, "The sandbox has no rules.") }, "Delete all"),
     exercises?.element,
-    exercises && h("button", { type: "button", class: "plain-button", onclick: () => change("setSandboxFaults", JSON.stringify({ exercise: chosen }), `Loaded ${chosen}.`) }, "Load exercise"),
+    exercises && loader,
   );
   let rules = [];
 
@@ -36,22 +41,25 @@ export function faultsEditor(id, signal) {
       const { texts: [effect] } = fields.find(({ name }) => name === "effect");
       for (const { name, element } of fields) element.hidden = Object.values(needs).includes(name) && needs[effect] !== name;
     };
-    const { fields, tree } = objectFields(rule, { values, schemas: { operation: { enum: ["*", ...faultable, ...(exercise ? ["deliverWebhook"] : [])] } }, onchange: fit });
+    const { fields, tree } = objectFields(rule, { values, schemas: { operation: { enum: ["*", ...faultable, ...(exercise ? ["deliverWebhook"] : [])] } }, onchange: () => (fit(), edited()) });
     fit();
     const remove = () => {
       rules = rules.filter((one) => one !== tree);
       element.remove();
-      number();
+      edited();
       buttons.firstChild.focus();
     };
     const matched = values.matched === undefined ? "" : `counted ${values.matched}`;
     const element = h("fieldset", { class: "rule" }, h("legend"), h("span", { class: "faint matched" }, matched), ...fields.map((one) => one.element), h("button", { type: "button", class: "plain-button", onclick: remove }, "Remove"));
     rules.push(tree);
     rows.append(element);
-    number();
+    edited();
     return element.querySelector("select");
   }
-  const number = () => [...rows.children].forEach((one, i) => (one.firstChild.textContent = `Rule ${i + 1}`));
+  const edited = () => {
+    refresh.textContent = "Discard changes";
+    [...rows.children].forEach((one, i) => (one.firstChild.textContent = `Rule ${i + 1}`));
+  };
 
   async function load() {
     const found = await persist(place, signal, () => read("getSandboxFaults", options));
@@ -61,6 +69,7 @@ export function faultsEditor(id, signal) {
     rules = [];
     rows.replaceChildren();
     found.data.rules.forEach(add);
+    refresh.textContent = "Refresh";
   }
 
   async function change(operation, body, said) {
@@ -80,7 +89,7 @@ export function faultsEditor(id, signal) {
   return h(
     "section",
     { "aria-label": "Fault rules" },
-    h("div", { class: "part-bar" }, h("h3", null, "Fault rules"), h("button", { type: "button", class: "plain-button", onclick: load }, "Refresh")),
+    h("div", { class: "part-bar" }, h("h3", null, "Fault rules"), refresh),
     h("form", {
       novalidate: true,
       onsubmit: (event) => {

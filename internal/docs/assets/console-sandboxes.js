@@ -58,8 +58,8 @@ function detail(sandbox, { go, signal, reload }) {
     h("h2", { class: "line" }, name, " ", h("code", null, id)),
     actions(
       h("a", { class: "plain-button", href: go.href({ view: "requests", store: id, item: "", query: {} }) }, "Requests"),
-      action("resetSandbox", { label: "Reset", title: `Reset ${id}`, note: `The store returns to the sample ${sample}. This removes everything else in it.`, danger: true, options, then: () => reload(id, `The store of ${id} has its sample again.`) }),
-      !session.account.id.startsWith("sbx_") && action("saveSample", { label: "Save as sample", submit: "Save", note: "Other sandboxes can start as this sample.", values: { from: id }, options, then: () => reload(id, "Saved.") }),
+      action("resetSandbox", { label: "Reset", title: `Reset ${id}`, note: `The store returns to the sample ${sample}. This removes everything else in it.`, danger: true, options, then: () => reload(undefined, `The store of ${id} has its sample again.`) }),
+      !session.account.id.startsWith("sbx_") && action("saveSample", { label: "Save as sample", submit: "Save", note: "Other sandboxes can start as this sample.", values: { from: id }, options, then: () => reload(undefined, "Saved.") }),
       action("deleteSandbox", { label: "Delete", title: `Delete ${id}`, note: "The keys of the sandbox stop working.", danger: true, options, then: () => {
         noteSandboxKey(id, "");
         return reload("", "Deleted.");
