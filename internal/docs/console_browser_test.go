@@ -606,6 +606,16 @@ func (s *shop) events(t *testing.T) {
 	if got := p.text(".detail"); !strings.Contains(got, "evt_") || !strings.Contains(got, "/categories/") {
 		t.Errorf("the event is %s", got)
 	}
+	// The next day, the time of a row has a date.
+	if got := p.text(".detail time"); !strings.Contains(got, "UTC") && !strings.Contains(got, "GMT") {
+		t.Errorf("the time is %q, without a zone", got)
+	}
+	for add, want := range map[string]string{"0": `^\d\d:\d\d:\d\d$`, "86400000": `^\d+ \w+,? \d\d:\d\d:\d\d$`} {
+		get[bool](p, `Boolean(window.Date = class extends (window.realDate ??= Date) { constructor(...time) { super(...(time.length > 0 ? time : [window.realDate.now() + `+add+`])); } })`)
+		p.fillIn(".filters", "Type", "")
+		p.fillIn(".filters", "Type", "category.created")
+		p.wait(fmt.Sprintf(`new RegExp(%q).test(document.querySelector(".rows time")?.textContent)`, want))
+	}
 	// The console leaves no trace.
 	if status, _ := s.as(t, s.key).do("GET", "/sandboxes/"+id+"/requests?operation=listEvents", nil); status != http.StatusOK {
 		t.Errorf("the record: %d", status)

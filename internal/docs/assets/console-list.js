@@ -84,13 +84,15 @@ export function filterField({ name, label, choices, hint, none = "all" }, onchan
 /** A pair of a description list. Without a value, there is none. */
 export const fact = (name, ...value) => value.some((one) => one !== undefined && one !== null && one !== "" && one !== false) && h("div", null, h("dt", null, name), h("dd", null, ...value));
 
-/** Returns a time for people, whose title is the time in UTC. */
-export function when(text, style = { timeStyle: "medium" }) {
+/** Returns a time for people, whose title is the time in UTC. By default, it has a date unless that is today. */
+export function when(text, style) {
   const time = new Date(text);
+  const isToday = time.toDateString() === new Date().toDateString();
+  style ??= { ...(!isToday && { day: "numeric", month: "short" }), hour: "2-digit", minute: "2-digit", second: "2-digit" };
   return h("time", { datetime: text, title: text }, Number.isNaN(time.getTime()) ? text : time.toLocaleString("en-GB", style));
 }
 
-export const dayAndTime = { dateStyle: "medium", timeStyle: "medium" };
+export const dayAndTime = { dateStyle: "medium", timeStyle: "long" }; // with the zone
 
 export function statusBadge(status, text = String(status ?? "—")) {
   return h("span", { class: `status status-${status ? `${String(status)[0]}xx` : "none"}` }, text);
