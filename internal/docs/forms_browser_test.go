@@ -413,6 +413,7 @@ func (s *shop) badInput(t *testing.T) {
 		{"shipDate", "2026-12-24T09:30Z", "Must be a time such as 2026-12-24T09:30:00Z."},
 		{"shipDate", "2026-12-24 09:30:00Z", "Must be a time such as 2026-12-24T09:30:00Z."},
 		{"Idempotency-Key", "two words", "Does not have the required form."},
+		{"Idempotency-Key", "a ключ", `A header cannot have "ключ".`},
 	} {
 		p.enter("placeOrder", bad.label, bad.text)
 		if got := complaint(bad.label); got != bad.want {
@@ -421,6 +422,9 @@ func (s *shop) badInput(t *testing.T) {
 		if got := get[string](p, control("placeOrder", bad.label)+".ariaInvalid"); got != "true" {
 			t.Errorf("%s %q: aria-invalid is %s", bad.label, bad.text, got)
 		}
+	}
+	if got := p.send("placeOrder"); !strings.HasPrefix(got, "Not sent: ") || strings.Contains(got, "server") {
+		t.Errorf("with a header that no browser sends: %s", got)
 	}
 	p.enter("placeOrder", "Idempotency-Key", "")
 	if got := complaint("Idempotency-Key"); got != "" {

@@ -36,9 +36,11 @@ export function toTexts(schema, tree) {
 const plain = (tree) => (tree.text?.startsWith('"') ? JSON.parse(tree.text) : write(tree, styles.JSON, { width: 40 }));
 
 /** Says what the server will not accept about a value, or returns "". */
-export function complaint(schema, texts, { required = false, inPath = false } = {}) {
+export function complaint(schema, texts, { required = false, where } = {}) {
   if (texts.length === 0) return required ? "Required." : "";
-  if (inPath && /^\.{1,2}$/.test(texts[0])) return "A browser removes dots from a path.";
+  if (where === "path" && /^\.{1,2}$/.test(texts[0])) return "A browser removes dots from a path.";
+  const [foreign] = (where === "header" && /[^\t\x20-\x7e\x80-\xff]+/.exec(texts.join())) || [];
+  if (foreign) return `A header cannot have "${foreign}".`;
   if (isList(schema)) return texts.map((text) => complaint(schema.items, [text])).find(Boolean) ?? "";
   const [text] = texts;
   if (!isScalar(schema)) {
@@ -78,7 +80,7 @@ function matches(pattern, text) {
  * Returns a field with a label, a description on demand, and a complaint about a bad value.
  * It calls onchange with the texts. show shows other texts.
  */
-export function field({ name, schema, required, description = schema.description, example, inPath, onchange }) {
+export function field({ name, schema, required, description = schema.description, example, in: where, onchange }) {
   const id = newID("field");
   let texts = [];
   const error = h("p", { class: "field-error", id: `${id}-error`, role: "status" });
@@ -88,7 +90,7 @@ export function field({ name, schema, required, description = schema.description
     onchange(texts);
   });
   const complain = () => {
-    const text = complaint(schema, texts, { required, inPath });
+    const text = complaint(schema, texts, { required, where });
     error.textContent = text;
     for (const input of control.inputs) input.setAttribute("aria-invalid", String(text !== ""));
   };

@@ -105,7 +105,7 @@ function start(operation) {
 }
 
 function parameterField(parameter, onchange) {
-  const { element, show } = field({ ...parameter, required: parameter.required || parameter.in === "path", inPath: parameter.in === "path", onchange });
+  const { element, show } = field({ ...parameter, required: parameter.required || parameter.in === "path", onchange });
   return { parameter, name: parameter.name, element, show };
 }
 

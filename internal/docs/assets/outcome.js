@@ -24,12 +24,15 @@ export function sender(operation, request) {
     sendButton.disabled = true;
     const slow = setTimeout(() => (stopButton.hidden = false), soon);
     status.textContent = "Sending the request.";
+    let sent = false;
     try {
-      const response = await fetch(...fetchArguments(request(), signal));
+      const call = fetchArguments(request(), signal);
+      sent = true;
+      const response = await fetch(...call);
       view.head(response);
       await view.body(response);
     } catch (error) {
-      view.failed(signal.aborted, error);
+      view.failed(signal.aborted, error, sent);
     }
     clearTimeout(slow);
     view.end();
@@ -99,9 +102,9 @@ function show(outcome, elapsed) {
       const known = response.ok ? null : /"code":"(\w+)"/.exec(text);
       if (known) place.append(h("p", { class: "outcome-note" }, h("a", { href: siteURL(`docs/errors#${known[1]}`) }, "How to fix ", h("code", null, known[1]))));
     },
-    failed(stopped, error) {
+    failed(stopped, error, sent) {
       const began = code.isConnected;
-      const lost = began ? "The connection is lost. The response is not complete." : `No response: ${error.message}. Is the server running?`;
+      const lost = began ? "The connection is lost. The response is not complete." : !sent ? `Not sent: ${error.message}` : `No response: ${error.message}. Is the server running?`;
       line = stopped ? "Stopped." : lost;
       const note = stopped ? `Stopped after ${(elapsed() / 1000).toFixed(1)} s.` : lost;
       if (began) place.append(h("p", { class: "outcome-note" }, note));
