@@ -79,6 +79,7 @@ export function feedView(config, { store, place, signal, go }) {
     flow = new AbortController();
     const own = AbortSignal.any([signal, flow.signal]);
     waiting = [];
+    draw();
     list.set([]);
     empty.replaceChildren(h("p", null, "Loading …"));
     pages.replaceChildren();

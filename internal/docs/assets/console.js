@@ -10,7 +10,7 @@ import { webhooksView } from "./console-webhooks.js";
 import { h, newID } from "./dom.js";
 import "./frame.js";
 import { highlight } from "./highlight.js";
-import { connect, forgetKeys, masked, noteSandboxKey, settings } from "./settings.js";
+import { connect, forgetKeys, masked, noteSandboxKey, settings, subscribe } from "./settings.js";
 
 const views = {
   requests: { title: "Requests", show: requestsView, needs: "listRecordedRequests", ofSandbox: true },
@@ -225,6 +225,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   content.focus();
 });
 addEventListener("hashchange", () => route());
+subscribe(() => session.account && showSession(session.account));
 const { key } = settings();
 if (key) {
   const outcome = h("div", null, h("p", null, "Signing in …"));
