@@ -206,7 +206,7 @@ func (s *shop) welcome(t *testing.T) {
 	p.expectFailures("401")
 	// Without JavaScript, the page says so.
 	status, _ := s.as(t, "").do("GET", "/console", nil)
-	if text := get[string](p, `fetch("/console").then((r) => r.text())`); status != http.StatusOK || !strings.Contains(text, "The console needs JavaScript") {
+	if text := get[string](p, `fetch("/console").then((r) => r.text())`); status != http.StatusOK || !strings.Contains(text, "The console needs JavaScript") || !strings.Contains(text, `docs/webhooks">webhooks</a> get the same data with curl`) {
 		t.Errorf("%d %s", status, text)
 	}
 }
@@ -686,10 +686,16 @@ func (s *shop) webhooks(t *testing.T) {
 	p.wait(`document.querySelector(".empty").textContent.includes("No webhooks yet")`)
 
 	p.button(".tools", "New webhook")
+	if complaints := p.count("dialog .field-error:not(:empty)"); complaints > 0 {
+		t.Errorf("a new form has %d complaints", complaints)
+	}
 	p.fillIn("dialog", "url", "ftp://example.com")
 	p.tick("order.placed")
 	p.button("dialog", "Create")
 	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("/url")`)
+	if got := p.text("dialog .problem-note"); strings.Contains(got, "`") || strings.Contains(got, "errors") || p.count("dialog .problem-note li code") < 2 {
+		t.Errorf("the form says %s", got)
+	}
 	p.expectFailures("422", "400")
 	p.fillIn("dialog", "url", receiver.URL+"/%3Cscript%3E")
 	p.tick("category.created")
@@ -732,6 +738,16 @@ func (s *shop) webhooks(t *testing.T) {
 	p.wait(`document.querySelectorAll(".deliveries li").length === 7`)
 
 	p.button(".detail", "Edit")
+	p.tick("order.placed")
+	p.tick("category.created")
+	p.button("dialog", "Save")
+	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("/types")`)
+	if got := p.text("dialog .problem-note"); strings.Contains(got, "null") || p.text("dialog fieldset .field-error") != "Required." {
+		t.Errorf("without types, the form says %s", got)
+	}
+	p.expectFailures("400")
+	p.tick("order.placed")
+	p.tick("category.created")
 	p.fillIn("dialog", "description", "Changed")
 	p.button("dialog", "Save")
 	p.closed()
@@ -744,6 +760,7 @@ func (s *shop) webhooks(t *testing.T) {
 	p.button(".detail", "Enable")
 	p.wait(`document.querySelector(".detail dl").textContent.includes("enabled")`)
 	p.button(".detail", "Rotate secret")
+	p.wait(`document.querySelector("dialog").textContent.includes("the old secret stops at once")`)
 	p.fillIn("dialog", "graceSeconds", "60")
 	p.button("dialog", "Rotate secret")
 	if secret := p.secret(); !strings.HasPrefix(secret, "whsec_") {

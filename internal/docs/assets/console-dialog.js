@@ -3,7 +3,7 @@ import { Failure } from "./console-api.js";
 import { problem, run, session } from "./console-session.js";
 import { copyButton } from "./code.js";
 import { h } from "./dom.js";
-import { field, toTexts, toTree } from "./fields.js";
+import { field, isList, toTexts, toTree } from "./fields.js";
 import { read, styles, write } from "./json.js";
 
 const day = 86_400_000; // milliseconds
@@ -27,36 +27,36 @@ export function action(id, form) {
 
 /**
  * Returns the fields of an object with the values to start with. `tree` returns the tree of the
- * object with all values, or only with those that have changed.
+ * object with all values, or, for an update, only with those that have changed.
  */
-export function objectFields(schema, { values = {}, only, schemas, onchange }) {
+export function objectFields(schema, { values = {}, only, schemas, update, onchange }) {
   const start = read(JSON.stringify(values)).fields;
   const fields = Object.entries(schema?.properties ?? {}).filter(([name]) => !only || only.includes(name)).map(([name, given]) => {
     const own = { ...given, ...schemas?.[name] };
     if (own.format === "date-time") own.example = `${new Date(Date.now() + day).toISOString().slice(0, 19)}Z`;
     const one = { name, schema: own, texts: toTexts(own, start.find(([known]) => known === name)?.[1]) };
-    const control = field({ name, schema: own, required: schema.required?.includes(name), example: own.example, onchange: (texts) => {
+    const control = field({ name, schema: own, required: schema.required?.includes(name) || (update && !own.nullable), example: own.example, onchange: (texts) => {
       one.texts = texts;
       onchange?.(name);
     } });
-    control.show(one.texts);
+    if (one.texts.length > 0) control.show(one.texts);
     return Object.assign(one, { element: control.element, before: String(one.texts) });
   });
-  const valueOf = ({ schema: own, texts }) => (texts.length > 0 ? toTree(own, texts) : { text: "null" });
-  const tree = (update) => ({ fields: fields.filter(({ element, texts, before }) => !element.hidden && (update ? String(texts) !== before : texts.length > 0)).map((one) => [one.name, valueOf(one)]) });
+  const valueOf = ({ schema: own, texts }) => (texts.length > 0 || isList(own) ? toTree(own, texts) : { text: "null" });
+  const tree = () => ({ fields: fields.filter(({ element, texts, before }) => !element.hidden && (update ? String(texts) !== before : texts.length > 0)).map((one) => [one.name, valueOf(one)]) });
   return { fields, tree };
 }
 
 function openForm(id, { label, title = label, submit = label, note, danger, only, values, schemas, update, options, then }) {
   const { body } = session.operations[id];
-  const { fields, tree } = objectFields(body?.schema, { values, only, schemas });
+  const { fields, tree } = objectFields(body?.schema, { values, only, schemas, update });
   const outcome = h("div");
   const button = h("button", { type: "submit", class: danger ? "send-button danger" : "send-button" }, submit);
   const onsubmit = async (event) => {
     event.preventDefault();
     button.disabled = true;
     try {
-      const response = await run(id, { ...options, body: body && write(tree(update), styles.JSON) });
+      const response = await run(id, { ...options, body: body && write(tree(), styles.JSON) });
       dialog.close();
       await then?.(response);
     } catch (failure) {

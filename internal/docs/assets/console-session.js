@@ -1,6 +1,6 @@
 // The session: the account of the API key, the keys of its sandboxes, and calls with them.
 import { Failure, follow, pauseAfter, send, sleep } from "./console-api.js";
-import { h, siteURL } from "./dom.js";
+import { h, marked, siteURL } from "./dom.js";
 import { encode } from "./request.js";
 import { forgetKeys, noteSandboxKey, sandboxKey, settings } from "./settings.js";
 
@@ -81,11 +81,12 @@ export async function loadSandboxes(signal) {
 /** Returns what to show of an error. */
 export function problem(failure, pause) {
   const again = pause && ` Trying again in ${Math.ceil(pause / 1000)} s.`;
+  const message = failure.errors.length > 0 ? failure.message.replace(/ [^.]*`errors`[^.]*\.$/, "") : failure.message;
   return h(
     "div",
     { class: "problem-note", role: "alert" },
-    h("p", null, failure.message, again, " ", failure.code && h("a", { href: siteURL(`docs/errors#${failure.code}`) }, h("code", null, failure.code))),
-    failure.errors.length > 0 && h("ul", null, ...failure.errors.map((one) => h("li", null, h("code", null, one.pointer ?? one.parameter ?? one.header ?? ""), " ", one.message))),
+    h("p", null, ...marked(message), again, " ", failure.code && h("a", { href: siteURL(`docs/errors#${failure.code}`) }, h("code", null, failure.code))),
+    failure.errors.length > 0 && h("ul", null, ...failure.errors.map((one) => h("li", null, h("code", null, one.pointer ?? one.parameter ?? one.header ?? ""), " ", ...marked(one.message)))),
   );
 }
 

@@ -43,7 +43,7 @@ function detail(webhook, { store, signal, reload, go }) {
       enabled && action("probeWebhook", { label: "Probe", title: "Probe the receiver", note: "This sends events that a good receiver refuses, and one that comes twice.", options, then: list.refresh }),
       action("updateWebhook", { label: "Edit", title: "Edit the webhook", submit: "Save", only: ["url", "types", "description"], values: { url, types, description }, update: true, options, then: () => reload(id, "Saved.") }),
       h("button", { type: "button", class: "plain-button", onclick: (event) => toggle(event.currentTarget) }, enabled ? "Pause" : "Enable"),
-      action("rotateWebhook", { label: "Rotate secret", title: "Rotate the secret", note: "The webhook gets a new secret.", options, then: async (response) => showSecret("New secret", (await response.json()).secret) }),
+      action("rotateWebhook", { label: "Rotate secret", title: "Rotate the secret", note: "The webhook gets a new secret. Without graceSeconds, the old secret stops at once.", options, then: async (response) => showSecret("New secret", (await response.json()).secret) }),
       action("deleteWebhook", { label: "Delete", title: "Delete the webhook", note: "This deletes the webhook and its deliveries.", danger: true, options, then: () => reload("", "Deleted.") }),
     ),
     h(

@@ -6,7 +6,8 @@ import { read, styles, write } from "./json.js";
 const longText = 2000; // characters; more get several lines
 
 const isScalar = (schema) => !schema.properties && !schema.items && !schema.oneOf && schema.type !== "object";
-const isList = (schema) => schema.type === "array" && isScalar(schema.items ?? {});
+/** Reports whether the control of a schema has several texts. */
+export const isList = (schema) => schema.type === "array" && isScalar(schema.items ?? {});
 const choicesOf = (schema) => schema.enum ?? (schema.type === "boolean" ? [true, false] : undefined);
 
 /** Returns the tree of a value, as the texts of a control say it. */
