@@ -193,6 +193,40 @@ func TestRotationDelaysNobody(t *testing.T) {
 	}
 }
 
+// TestHeldFeedDelaysNobodyElse: while another transaction holds the feed of a store, its
+// writes wait, and the writes of others do not.
+func TestHeldFeedDelaysNobodyElse(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var held sync.WaitGroup
+	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+		if err := event.Append(t.Context(), db.New(tx), one.AccountID, event.Event{Type: event.InventoryUpdated, Subject: "/store/inventory/1", Data: []byte(`{"text":"first"}`)}); err != nil {
+			return err
+		}
+		for range 3 {
+			held.Go(func() {
+				if _, err := f.Do(t.Context(), one, emits(order(1, 1))); err != nil {
+					t.Errorf("the write that waits: %v", err)
+				}
+			})
+		}
+		f.awaitLockWaiter()
+		for range 3 {
+			if _, err := f.Do(t.Context(), two, emits(order(1, 1))); err != nil {
+				t.Errorf("the write of another store: %v", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.Wait()
+	if got := f.feed(one); len(got) != 4 || got[0] != "1 first" {
+		t.Errorf("the feed is %q", got)
+	}
+}
+
 // TestManyHeldFeeds: a backend is stuck with the feeds of many stores, as one that is frozen
 // during the COMMIT of a common group. The writes of these stores leave connections to others.
 func TestManyHeldFeeds(t *testing.T) {

@@ -320,9 +320,32 @@ func TestFailingWriteFailsAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const want = "pet 3 available: 980 in stock, 20 held"
-	if stored := f.stored(one); !slices.Contains(stored, want) {
-		t.Errorf("the store has no %s: %q", want, stored)
+	invalid := &Write{Pet: 1, Creates: account.Orders, Decide: func(s *State) (Response, error) {
+		s.CreateOrder(db.Order{PetID: 1, Quantity: -1})
+		return Response{Status: 201}, nil
+	}}
+	if _, err := f.group(one, order(2, 1), invalid); !postgres.RolledBack(err) {
+		t.Errorf("a group with an invalid order: %v", err)
+	}
+	const others = 20
+	var group sync.WaitGroup
+	for range others {
+		group.Go(func() {
+			if _, err := f.Do(t.Context(), one, order(2, 1)); err != nil {
+				t.Error(err)
+			}
+		})
+		group.Go(func() {
+			if _, err := f.Do(t.Context(), one, invalid); !postgres.RolledBack(err) {
+				t.Errorf("an invalid order: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	for _, want := range []string{"pet 2 available: 980 in stock, 20 held", "pet 3 available: 980 in stock, 20 held"} {
+		if stored := f.stored(one); !slices.Contains(stored, want) {
+			t.Errorf("the store has no %s: %q", want, stored)
+		}
 	}
 }
 
