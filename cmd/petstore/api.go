@@ -64,7 +64,7 @@ message to stderr, and the exit code is 1. On a terminal, JSON is indented.`,
 				return err
 			}
 			sender := p.newClient(to)
-			sender.retries = options.retries
+			sender.retries, sender.observes = options.retries, false
 			if options.paginate {
 				return p.printPages(cmd.Context(), sender, one)
 			}

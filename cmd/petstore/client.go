@@ -65,8 +65,9 @@ func newHTTPClient(timeout time.Duration, config *tls.Config) *http.Client {
 // safe.
 type client struct {
 	target
-	http    *http.Client
-	retries int
+	http     *http.Client
+	retries  int
+	observes bool // whether a sandbox leaves the requests out of its record and its fault rules
 	// patience is the time for which a client waits for a server that is away, in addition to the
 	// retries. A client with patience waits for 429 without end.
 	patience time.Duration
@@ -76,7 +77,7 @@ type client struct {
 }
 
 func (p *program) newClient(to target) *client {
-	return &client{target: to, http: to.client(responseTimeout), retries: defaultRetries, silence: responseTimeout, log: p.stderr}
+	return &client{target: to, http: to.client(responseTimeout), retries: defaultRetries, observes: true, silence: responseTimeout, log: p.stderr}
 }
 
 // call is a request to the API.
@@ -113,7 +114,11 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 	if header == nil {
 		header = http.Header{}
 	}
-	for name, value := range map[string]string{"Authorization": "Bearer " + c.key, "User-Agent": "petstore/" + version()} {
+	defaults := map[string]string{"Authorization": "Bearer " + c.key, "User-Agent": "petstore/" + version()}
+	if c.observes {
+		defaults["Petstore-Observer"] = "true"
+	}
+	for name, value := range defaults {
 		if header.Values(name) == nil {
 			header.Set(name, value)
 		}
@@ -290,7 +295,15 @@ func (c *client) do(ctx context.Context, method, path string, body, into any) er
 
 // noResponse explains why there is no response, and what to do.
 func (c *client) noResponse(err error) error {
-	return fmt.Errorf("no response from %s: %s; %s", c.url, whyNoResponse(err, responseTimeout), startServer)
+	return fmt.Errorf("no response from %s: %s%s", c.url, whyNoResponse(err, responseTimeout), serverRemedy(err))
+}
+
+// serverRemedy returns [startServer] after a semicolon, or "" if a server runs and closed the connection.
+func serverRemedy(err error) string {
+	if egress.IsClosed(err) {
+		return ""
+	}
+	return "; " + startServer
 }
 
 // startServer says what to do if no server responds.

@@ -369,7 +369,7 @@ func TestImportCategories(t *testing.T) {
 // TestImportWaits: import waits for 429, 503 and lost connections, and imports each row once.
 func TestImportWaits(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStores(t)(t).underTest()
 	s.fault(`{"operation":"createCategory","effect":"status","status":503,"first":3},{"operation":"createCategory","effect":"close","when":"after","first":5}`)
 	path := s.file("categories.csv", "name\n"+strings.Join(strings.Split("abcdefghijklmnop", ""), "\n"))
 	if got := s.load(path); got.Imported != 16 || len(s.rows("categories")) != 16 {

@@ -412,7 +412,25 @@ func (s *store) journal(path string) (name, text string) {
 	return names[0], string(content)
 }
 
-// fault makes the server inject faults in the requests of the store.
+// underTest returns the same store, in whose requests the server injects faults, whatever the command.
+func (s *store) underTest() *store {
+	s.t.Helper()
+	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(server)
+			r.Out.Header.Del("Petstore-Observer")
+		},
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	})
+	s.t.Cleanup(proxy.Close)
+	return &store{s.t, []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}, s.dir}
+}
+
+// fault makes the server inject faults in the requests of a client of the store.
 func (s *store) fault(rules string) {
 	s.t.Helper()
 	must(s.t, s.environ, "api", "PUT", "/sandboxes/current/faults", "rules:=["+rules+"]")
@@ -602,7 +620,7 @@ func TestImportIsSlow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStore(t)
+			s := newStore(t).underTest()
 			path := s.file("categories.csv", "name\na\nb\nc\n")
 			s.load(path)
 			journal, text := s.journal(path)
@@ -635,7 +653,7 @@ func (s *store) withKey(scope string) *store {
 // TestImportWithOtherKeys: a row in doubt belongs to the API key that has sent it.
 func TestImportWithOtherKeys(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStores(t)(t).underTest()
 	other, reader := s.withKey("write"), s.withKey("read")
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
 	path := s.file("pets.csv", "name,category\na,Dogs\nc,Birds\nb,Cats\n")
@@ -677,7 +695,7 @@ func TestImportWithOtherKeys(t *testing.T) {
 // TestImportAgain: an import that is repeated on purpose and interrupted continues as its message says.
 func TestImportAgain(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStores(t)(t).underTest()
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
 	path := s.file("pets.csv", "name,category\na,Dogs\nb,Dogs\nc,Dogs\n")
 	s.load(path)
@@ -706,7 +724,7 @@ func TestImportAgain(t *testing.T) {
 // in the journal.
 func TestImportAfterReset(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStores(t)(t).underTest()
 	categories, pets := s.file("categories.csv", "name\nDogs\n"), s.file("pets.csv", "name,category\na,Dogs\nb,Dogs\n")
 	s.load(categories)
 	journal, text := s.journal(categories)

@@ -184,6 +184,6 @@ func streamError(of string, err error, target string) error {
 	case errors.Is(err, follow.ErrNotFeed):
 		return fmt.Errorf("no %s from %s: %w; set PETSTORE_URL or --url to the URL of Petstore", of, target, err)
 	default:
-		return fmt.Errorf("no %s from %s: %s; %s", of, target, whyNoResponse(err, follow.ResponseTimeout), startServer)
+		return fmt.Errorf("no %s from %s: %s%s", of, target, whyNoResponse(err, follow.ResponseTimeout), serverRemedy(err))
 	}
 }

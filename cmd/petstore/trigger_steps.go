@@ -14,6 +14,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/follow"
 	"petstore/internal/sleep"
+	"petstore/internal/webhook"
 )
 
 const (
@@ -143,7 +144,7 @@ func (t *triggering) messageTo(ctx context.Context, status int) queued {
 	}
 	go func() { _ = receiver.Serve(listener) }() // ends with the process
 	var made struct{ ID string }
-	t.err = t.do(ctx, "POST", "/webhooks", object{"url": "http://" + listener.Addr().String(), "types": []string{"message.queued"}}, &made)
+	t.err = t.do(ctx, "POST", "/webhooks", object{"url": "http://" + listener.Addr().String(), "types": []string{"message.queued"}, "description": webhook.OfTrigger}, &made)
 	if failed, ok := errors.AsType[*follow.StatusError](t.err); ok && failed.Code == "url_not_allowed" {
 		t.err = fmt.Errorf("%s allows no webhooks to this machine, which this type of events needs; use petstore dev, or set PETSTORE_WEBHOOK_ALLOW of the server", t.url)
 	}

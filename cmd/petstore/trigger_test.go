@@ -17,6 +17,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/event"
+	"petstore/internal/report"
 )
 
 // TestTrigger makes an event of every type happen in a sandbox.
@@ -47,6 +48,30 @@ func TestTrigger(t *testing.T) {
 	_, _, err := execute(t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + owner}, "trigger", "store.reset")
 	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("trigger changes the store, but the API key belongs to the account %q, which is not a sandbox", accountOf(t))) {
 		t.Errorf("trigger in an account: %v", err)
+	}
+}
+
+// TestObservers: no command but api meets the faults for a client under test, and a report judges none.
+func TestObservers(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	s.fault(`{"operation":"*","effect":"close","when":"before"}`)
+	for _, kind := range []event.Type{event.OrderPlaced, event.MessageDelivered, event.MessageFailed, event.WebhookDisabled} {
+		must(t, s.environ, "trigger", string(kind))
+	}
+	s.load(s.file("categories.csv", "name\nDogs\n"))
+	p := begin(t, emptyDir, s.environ, "listen", "--after", "start")
+	p.expect("order.placed")
+	p.end(os.Interrupt)
+	if len(s.rows("categories")) != 2 {
+		t.Errorf("there are the categories %v", s.rows("categories"))
+	}
+	if r := fromJSON[report.Report](t, must(t, s.environ, "report", "--json")); r.Status != report.NotSeen || r.Requests != 0 {
+		t.Errorf("the report is %+v", r)
+	}
+	_, _, err := execute(t, s.environ, "api", "/pets", "--retries", "0")
+	if err == nil || err.Error() != "no response from "+strings.TrimPrefix(s.environ[0], "PETSTORE_URL=")+": the server closed the connection" {
+		t.Errorf("api prints %v", err)
 	}
 }
 

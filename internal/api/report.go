@@ -146,7 +146,7 @@ func (s *Server) addReportedEvents(ctx context.Context, record *report.Record, a
 
 // addReportedDeliveries adds the newest deliveries since a time, oldest first.
 func (s *Server) addReportedDeliveries(ctx context.Context, record *report.Record, account int64, since time.Time) error {
-	rows, err := s.reads.ReportDeliveries(ctx, db.ReportDeliveriesParams{AccountID: account, FirstID: webhook.FirstDeliveryID(since)})
+	rows, err := s.reads.ReportDeliveries(ctx, db.ReportDeliveriesParams{AccountID: account, FirstID: webhook.FirstDeliveryID(since), Without: webhook.OfTrigger})
 	if err != nil {
 		return err
 	}

@@ -276,6 +276,7 @@ func (f *Feed) try(ctx context.Context, query url.Values, header http.Header) (*
 	}
 	request.Header = header
 	request.Header.Set("Authorization", "Bearer "+f.Key)
+	request.Header.Set("Petstore-Observer", "true")
 	response, err := f.Client.Do(request)
 	if err != nil {
 		return nil, err

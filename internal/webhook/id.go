@@ -10,6 +10,9 @@ import (
 	"petstore/internal/event"
 )
 
+// OfTrigger describes webhooks whose receiver is petstore trigger, and not a client that a report judges.
+const OfTrigger = "petstore trigger"
+
 // TestType is the type of an event that tests a webhook.
 const TestType = "webhook.test"
 
