@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -285,6 +286,35 @@ func TestServerRestarts(t *testing.T) {
 	err := p.export(t.Context(), sender, exportOptions{resources: []*transfer.Resource{transfer.Find("pets")}})
 	if err != nil || out.String() != "{\"id\":1}\n{\"id\":12}\n" || !strings.HasPrefix(errs.String(), "connection refused; next attempt in ") {
 		t.Errorf("%v, printed %q and %q", err, &out, &errs)
+	}
+}
+
+// TestLimitHoldsAll: after a 429, a client sends nothing until the time in Retry-After is over.
+func TestLimitHoldsAll(t *testing.T) {
+	t.Parallel()
+	var sent atomic.Int64
+	var until atomic.Pointer[time.Time]
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if sent.Add(1) == 1 {
+			over := time.Now().Add(time.Second)
+			until.Store(&over)
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+		} else if left := time.Until(*until.Load()); left > 0 {
+			t.Errorf("the client sent a request %s early", left)
+		}
+	}))
+	t.Cleanup(server.Close)
+	sender := (&program{}).newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
+	isRefused, first := make(chan struct{}), make(chan error, 1)
+	sender.log = writer(func(text []byte) (int, error) {
+		close(isRefused)
+		return len(text), nil
+	})
+	go func() { first <- sender.do(t.Context(), http.MethodGet, "/pets", nil, nil) }()
+	<-isRefused
+	if err := errors.Join(sender.do(t.Context(), http.MethodGet, "/categories", nil, nil), <-first); err != nil || sent.Load() != 3 {
+		t.Errorf("after %d requests: %v", sent.Load(), err)
 	}
 }
 

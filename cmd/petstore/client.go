@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -74,6 +75,9 @@ type client struct {
 	silence  time.Duration // the longest in a body
 	log      io.Writer     // for people
 	answered atomic.Bool   // whether there was a response
+
+	limiting sync.Mutex
+	limited  time.Time // the end of the Retry-After of each 429, before which no request is sent
 }
 
 func (p *program) newClient(to target) *client {
@@ -110,28 +114,8 @@ func (r *reply) err() error {
 // has the same Idempotency-Key, so that it takes effect once. If an attempt of a POST had no
 // response, and the last response does not tell its result, send returns an error.
 func (c *client) send(ctx context.Context, one call) (*reply, error) {
-	header := one.header.Clone()
-	if header == nil {
-		header = http.Header{}
-	}
-	defaults := map[string]string{"Authorization": "Bearer " + c.key, "User-Agent": "petstore/" + version()}
-	if c.observes {
-		defaults["Petstore-Observer"] = "true"
-	}
-	for name, value := range defaults {
-		if header.Values(name) == nil {
-			header.Set(name, value)
-		}
-	}
-	if one.body != nil && header.Get("Content-Type") == "" {
-		header.Set("Content-Type", jsonType)
-	}
-	path, _, _ := strings.Cut(one.path, "?")
-	if one.method == http.MethodPost && header.Get(idempotencyKey) == "" && slices.Contains(keyedPosts, path) {
-		header.Set(idempotencyKey, uuid.NewString())
-	}
-	one.header = header
-	isSafe := one.method != http.MethodPost || header.Get(idempotencyKey) != ""
+	one.header = c.headerOf(one)
+	isSafe := one.method != http.MethodPost || one.header.Get(idempotencyKey) != ""
 	end := time.Now().Add(c.patience)
 	isLost := false // whether an attempt may have taken effect without a response
 	for attempt := 0; ; attempt++ {
@@ -153,6 +137,9 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 			if failed.RetryAfter > 0 {
 				pause = failed.RetryAfter + rand.N(time.Second) //nolint:gosec // not a secret
 			}
+			if failed.Status == http.StatusTooManyRequests {
+				c.limit(failed.RetryAfter)
+			}
 		case isLost && !tellsResult(got):
 			failed := follow.ReadError(got.StatusCode, got.Header, got.text)
 			return nil, fmt.Errorf("%s; an earlier attempt had no response, so it may have taken effect", strings.TrimSuffix(failed.Error(), "."))
@@ -172,6 +159,31 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// headerOf returns the header of all attempts of a call. Its own fields come first.
+func (c *client) headerOf(one call) http.Header {
+	header := one.header.Clone()
+	if header == nil {
+		header = http.Header{}
+	}
+	defaults := map[string]string{"Authorization": "Bearer " + c.key, "User-Agent": "petstore/" + version()}
+	if c.observes {
+		defaults["Petstore-Observer"] = "true"
+	}
+	for name, value := range defaults {
+		if header.Values(name) == nil {
+			header.Set(name, value)
+		}
+	}
+	if one.body != nil && header.Get("Content-Type") == "" {
+		header.Set("Content-Type", jsonType)
+	}
+	path, _, _ := strings.Cut(one.path, "?")
+	if one.method == http.MethodPost && header.Get(idempotencyKey) == "" && slices.Contains(keyedPosts, path) {
+		header.Set(idempotencyKey, uuid.NewString())
+	}
+	return header
 }
 
 // isTemporary reports whether the same request may succeed later. A request that is not safe to
@@ -207,8 +219,24 @@ func retryPause(attempt int) time.Duration {
 	return pause/2 + rand.N(pause/2) //nolint:gosec // not a secret
 }
 
-// try sends a call once, unless it is too late. It reads the body, unless that is a stream.
+// limit returns how long the rate limit of the server holds up requests, at least for a time from now.
+func (c *client) limit(least time.Duration) time.Duration {
+	c.limiting.Lock()
+	defer c.limiting.Unlock()
+	if end := time.Now().Add(least); end.After(c.limited) {
+		c.limited = end
+	}
+	return time.Until(c.limited)
+}
+
+// try sends a call once, when the rate limit allows it and unless it is too late. It reads the body,
+// unless that is a stream.
 func (c *client) try(ctx context.Context, one call) (*reply, error) {
+	for left := c.limit(0); left > 0; left = c.limit(0) { // again, because other requests go on first
+		if !sleep.For(ctx, left+rand.N(time.Second)) { //nolint:gosec // not a secret
+			return nil, ctx.Err()
+		}
+	}
 	if !one.until.IsZero() && time.Now().After(one.until) {
 		return nil, errTooLate
 	}
