@@ -160,7 +160,7 @@ func TestAPIPaginatesWithAnotherKey(t *testing.T) {
 	}
 }
 
-// TestAPIRetries uses faults of a sandbox: a request is sent again after 429, 503 and a lost
+// TestAPIRetries uses faults of a sandbox: a request is sent again after 429, a 5xx and a lost
 // connection, and a POST takes effect once.
 func TestAPIRetries(t *testing.T) {
 	t.Parallel()
@@ -173,6 +173,7 @@ func TestAPIRetries(t *testing.T) {
 		args       []string
 	}{
 		{`{"operation":"createCategory","effect":"status","status":503,"first":2}`, "the server returned 503 injected_fault: ", []string{"POST", "/categories", "name=first"}},
+		{`{"operation":"updatePet","effect":"status","status":500,"first":1}`, "the server returned 500 injected_fault: ", []string{"PATCH", "/pets/1", "name=failed"}},
 		{`{"operation":"createCategory","effect":"status","status":429,"first":1}`, "the server returned 429 injected_fault: ", []string{"POST", "/categories", "name=second"}},
 		{`{"operation":"createCategory","effect":"close","when":"after","first":1}`, "the server closed the connection; next attempt in ", []string{"POST", "/categories", "name=closed"}},
 		{`{"operation":"updatePet","effect":"close","when":"after","first":1}`, "the server closed the connection; next attempt in ", []string{"PATCH", "/pets/1", "name=closed"}},

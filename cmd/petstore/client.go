@@ -192,12 +192,10 @@ func isTemporary(got *reply, isSafe bool) bool {
 	switch got.StatusCode {
 	case http.StatusTooManyRequests:
 		return true
-	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return isSafe
 	case http.StatusConflict:
 		return isSafe && follow.ReadError(got.StatusCode, got.Header, got.text).Code == "idempotency_in_progress"
 	default:
-		return false
+		return isSafe && got.StatusCode >= http.StatusInternalServerError
 	}
 }
 

@@ -314,6 +314,7 @@ func TestGuides(t *testing.T) {
 							break // the proxy has a fault of its own
 						}
 						p.as(box.Key.Secret).put("/sandboxes/current/faults", object{"rules": []object{
+							{"operation": "placeOrder", "effect": "status", "status": 500, "first": 1},
 							{"operation": "placeOrder", "effect": "status", "status": 503, "first": 1},
 							{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1},
 						}}).want(200)
