@@ -95,7 +95,7 @@ func openJournal(file string, of Account, h header, isNew bool, wasReset func(af
 		j.file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0) //nolint:gosec // the user names the file
 		return j, err
 	}
-	j.header, j.rows, j.settled = h, nil, map[int64]bool{}
+	j.header, j.rows, j.begun, j.settled = h, nil, map[int64]begun{}, map[int64]bool{}
 	if err := j.create(); err != nil {
 		return nil, err
 	}
