@@ -20,15 +20,21 @@ func (v *Vault) reseal(ctx context.Context, queries *db.Queries, row db.Webhooks
 }
 
 // LostSecrets returns the errors of the secrets that do not open, as the next [Sweep] would find
-// them. It looks at the first 1,000 webhooks. The second error comes from the database.
+// them. The second error comes from the database.
 func LostSecrets(ctx context.Context, queries *db.Queries, v *Vault) (lost []error, err error) {
-	rows, err := queries.WebhooksToSweep(ctx, db.WebhooksToSweepParams{PageSize: sweepPage})
-	for _, row := range rows {
-		if !row.IsGone {
-			v.resealed(row, &lost)
+	page := db.WebhooksToSweepParams{PageSize: sweepPage}
+	for {
+		rows, err := queries.WebhooksToSweep(ctx, page)
+		for _, row := range rows {
+			if !row.IsGone {
+				v.resealed(row, &lost)
+			}
+			page.AfterAccount, page.AfterID = row.AccountID, row.ID
+		}
+		if err != nil || len(rows) < sweepPage {
+			return lost, err
 		}
 	}
-	return lost, err
 }
 
 // resealed returns the secrets of a webhook as reseal stores them.
