@@ -277,7 +277,7 @@ var ranges = map[string]struct {
 
 	text string // of a duration
 }{
-	"PETSTORE_DB_MAX_CONNS":       {numberRange{1, mostMaxConns}, ""},
+	"PETSTORE_DB_MAX_CONNS":       {numberRange{2, mostMaxConns}, ""},
 	"PETSTORE_MAX_HEADER_BYTES":   {numberRange{leastHeaderBytes, mostHeaderBytes}, ""},
 	"PETSTORE_MAX_CONNECTIONS":    {numberRange{1, mostConnections}, ""},
 	"PETSTORE_MAX_BODY_BYTES":     {numberRange{1, math.MaxInt64}, ""},

@@ -122,7 +122,7 @@ func TestConfigurationSentences(t *testing.T) {
 	const notOne = "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore"
 	const noStandby = "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 1 is not one"
 	for variable, want := range map[string]string{
-		"PETSTORE_DB_MAX_CONNS=many":       `PETSTORE_DB_MAX_CONNS must be a whole number between 1 and 10000, but is "many"`,
+		"PETSTORE_DB_MAX_CONNS=many":       `PETSTORE_DB_MAX_CONNS must be a whole number between 2 and 10000, but is "many"`,
 		"PETSTORE_STARTUP_WAIT=30":         `PETSTORE_STARTUP_WAIT must be a duration such as 5s, at least 0s, but is "30"`,
 		"PETSTORE_ENFORCE_SUNSET=perhaps":  `PETSTORE_ENFORCE_SUNSET must be true or false, but is "perhaps"`,
 		"PETSTORE_LOG_LEVEL=loud":          `PETSTORE_LOG_LEVEL must be debug, info, warn or error, but is "loud"`,
