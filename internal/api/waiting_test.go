@@ -155,10 +155,14 @@ func TestReadsOfMessages(t *testing.T) {
 	}
 	atOnce(t, sandboxes+1, func(i int) error {
 		if i < sandboxes {
-			_, err := clients[i].try("GET", paths[i], nil, "Prefer", "wait=2")
-			return err
+			for range 2 { // the first one gets 503 if it has no place in time
+				if _, err := clients[i].try("GET", paths[i], nil, "Prefer", "wait=2"); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
-		w.until("a read that took too long is repeated", func() bool { return w.reads() > most })
+		w.until("others read after them", func() bool { return w.reads() > most })
 		w.pass()
 		return nil
 	})

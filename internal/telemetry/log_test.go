@@ -84,7 +84,7 @@ func TestLoggerWithoutReader(t *testing.T) {
 	reader, writer := io.Pipe()
 	log, flush := telemetry.NewLogger(writer, slog.LevelInfo, telemetry.JSON)
 	for range lines {
-		log.Info(strings.Repeat("x", 100))
+		log.Info("line", "text", strings.Repeat("x", 100))
 		log.Warn("warning")
 	}
 	flush()
