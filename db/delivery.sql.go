@@ -1143,6 +1143,30 @@ func (q *Queries) WebhookRelease(ctx context.Context, arg WebhookReleaseParams) 
 	return result.RowsAffected(), nil
 }
 
+const webhookRenew = `-- name: WebhookRenew :execrows
+UPDATE webhooks
+SET lease_until = statement_timestamp() + interval '15 seconds'
+WHERE account_id = $1
+  AND id = $2
+  AND lease = $3
+  AND lease_until IS NOT NULL
+`
+
+type WebhookRenewParams struct {
+	AccountID int64
+	ID        string
+	Lease     int64
+}
+
+// Renews the lease of a webhook that a process still has. It waits for the lock.
+func (q *Queries) WebhookRenew(ctx context.Context, arg WebhookRenewParams) (int64, error) {
+	result, err := q.db.Exec(ctx, webhookRenew, arg.AccountID, arg.ID, arg.Lease)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const webhookSettle = `-- name: WebhookSettle :exec
 UPDATE webhooks
 SET unsettled_after = $1
@@ -1245,6 +1269,7 @@ type WebhooksRenewParams struct {
 
 // Renews leases of webhooks of an account that a process still has, and returns these
 // webhooks. It skips those that somebody else has locked, because the others cannot wait.
+// [WebhookRenew] follows for these.
 func (q *Queries) WebhooksRenew(ctx context.Context, arg WebhooksRenewParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, webhooksRenew, arg.AccountID, arg.Ids, arg.Leases)
 	if err != nil {

@@ -117,6 +117,7 @@ RETURNING w.lease, w.retry_at;
 -- name: WebhooksRenew :many
 -- Renews leases of webhooks of an account that a process still has, and returns these
 -- webhooks. It skips those that somebody else has locked, because the others cannot wait.
+-- [WebhookRenew] follows for these.
 UPDATE webhooks
 SET lease_until = statement_timestamp() + interval '15 seconds'
 FROM (
@@ -130,6 +131,15 @@ FROM (
 WHERE webhooks.account_id = @account_id
   AND webhooks.id = held.id
 RETURNING webhooks.id;
+
+-- name: WebhookRenew :execrows
+-- Renews the lease of a webhook that a process still has. It waits for the lock.
+UPDATE webhooks
+SET lease_until = statement_timestamp() + interval '15 seconds'
+WHERE account_id = @account_id
+  AND id = @id
+  AND lease = @lease
+  AND lease_until IS NOT NULL;
 
 -- name: WebhookRelease :execrows
 -- Ends the lease of a process. No row means that it has lost the lease.

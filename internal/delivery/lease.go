@@ -224,7 +224,7 @@ func (d *drain) stop() {
 }
 
 // renewLeases renews the leases of this process that are older than renewAfter, account by
-// account. It logs errors.
+// account, and then those of webhooks that somebody has locked. It logs errors.
 func (w *Worker) renewLeases(ctx context.Context) {
 	byAccount := map[int64][]*drain{}
 	w.mu.Lock()
@@ -244,13 +244,26 @@ func (w *Worker) renewLeases(ctx context.Context) {
 		}
 		return
 	}
+	var mu sync.Mutex
+	var skipped []*drain
 	inParallel(slices.Collect(maps.Keys(byAccount)), func(accountID int64) {
-		w.warn(ctx, "could not renew the leases of webhooks", w.renew(ctx, accountID, byAccount[accountID]))
+		left, err := w.renew(ctx, accountID, byAccount[accountID])
+		w.warn(ctx, "could not renew the leases of webhooks", err)
+		mu.Lock()
+		defer mu.Unlock()
+		skipped = append(skipped, left...)
+	})
+	began := time.Now()
+	inParallel(skipped, func(d *drain) {
+		if time.Since(began) < renewInterval { // else the next look renews it, and others are not held up
+			w.warn(ctx, "could not renew the lease of a webhook that is locked", d.renewLocked(ctx))
+		}
 	})
 }
 
-// renew renews the leases of drains of an account. [drain.where] stops those that have lost theirs.
-func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) error {
+// renew renews the leases of drains of an account, and returns the drains that it has skipped: their
+// webhooks are locked, or they have lost their leases. [drain.where] stops those.
+func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) (skipped []*drain, err error) {
 	ctx, cancel := context.WithTimeout(w.db.ForAccounts(ctx, accountID), renewAfter)
 	defer cancel()
 	params := db.WebhooksRenewParams{AccountID: accountID}
@@ -260,17 +273,37 @@ func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) er
 	began := time.Now()
 	held, err := w.queries.WebhooksRenew(ctx, params)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w.noteResponse()
 	for _, d := range drains {
 		if slices.Contains(held, d.WebhookID) {
-			d.mu.Lock()
-			d.renewed = began
-			d.mu.Unlock()
+			d.noteRenewal(began)
+		} else {
+			skipped = append(skipped, d)
 		}
 	}
-	return nil
+	return skipped, nil
+}
+
+// renewLocked waits for the lock of the webhook, and renews the lease. A busy webhook can be locked
+// most of the time, by the dispatcher and by the drain itself.
+func (d *drain) renewLocked(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(d.db.ForAccounts(ctx, d.AccountID), renewAfter)
+	defer cancel()
+	began := time.Now()
+	renewed, err := d.queries.WebhookRenew(ctx, db.WebhookRenewParams{AccountID: d.AccountID, ID: d.WebhookID, Lease: d.lease})
+	if renewed > 0 {
+		d.noteRenewal(began)
+	}
+	return err
+}
+
+// noteRenewal notes when the last renewal began.
+func (d *drain) noteRenewal(began time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.renewed = began
 }
 
 // noteResponse notes that the database has responded.

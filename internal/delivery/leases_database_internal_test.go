@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -265,7 +266,10 @@ func (l *lab) try(ctx context.Context, to endpoint, what stepKind, of process) (
 			after.phase = phaseIdle
 		}
 	case stepRenew:
-		err = l.worker.renew(ctx, to.AccountID, []*drain{d})
+		var skipped []*drain
+		if skipped, err = l.worker.renew(ctx, to.AccountID, []*drain{d}); len(skipped) > 0 {
+			err = d.renewLocked(ctx)
+		}
 	case stepTarget:
 		var found *target
 		found, err = d.where(ctx)
@@ -475,9 +479,9 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 		if err := l.hold(t.Context(), db.New(holder), to, o.first, o.holder); err != nil {
 			t.Fatal(err)
 		}
-		if o.second == stepDispatch || o.second == stepRenew { // it does not wait, but tries again
+		if o.second == stepDispatch { // it does not wait, but looks again
 			err := errors.Join(second(), holder.Commit(t.Context()))
-			if after[i].phase == phaseIdle || o.second == stepRenew {
+			if after[i].phase == phaseIdle {
 				err = errors.Join(err, second())
 			}
 			if err != nil {
@@ -509,33 +513,43 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// TestRenewBesideLock: a webhook that somebody has locked does not hold up the renewals of the others of
-// its account, and keeps its process.
+// TestRenewBesideLock: webhooks that somebody has locked do not hold up the renewals of the others of
+// their account, nor for long the next look. They keep their process, which waits for a few of them.
 func TestRenewBesideLock(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
+	var log bytes.Buffer
+	l.worker.log = slog.New(slog.NewTextHandler(&log, nil))
 	l.store([]trial{{stored: stored{enabled: true, until: noUntil, lease: leaseValid}}})
-	to, other := endpointOf(0), endpoint{firstAccount, "wh_" + strings.Repeat("e", 32)}
-	l.exec(`
-		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, lease, lease_until)
-		SELECT account_id, $1, url, types, secret, after_sequence, lease, lease_until FROM webhooks`, other.WebhookID)
+	free := l.drain(endpointOf(0), process{current: true})
+	l.worker.leases[free] = true
+	var locked []*drain
+	for i := range few + 1 {
+		d := l.drain(endpoint{firstAccount, fmt.Sprintf("wh_%032d", i)}, process{current: true})
+		l.exec(`
+			INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, lease, lease_until)
+			SELECT account_id, $1, url, types, secret, after_sequence, lease, lease_until FROM webhooks LIMIT 1`, d.WebhookID)
+		l.worker.leases[d] = true
+		locked = append(locked, d)
+	}
 	holder, err := l.owner.Pool.Begin(t.Context())
 	if err == nil {
-		_, err = holder.Exec(t.Context(), "SELECT FROM webhooks WHERE account_id = $1 AND id = $2 FOR UPDATE", to.AccountID, to.WebhookID)
+		_, err = holder.Exec(t.Context(), "SELECT FROM webhooks WHERE account_id = $1 AND id <> $2 FOR UPDATE", free.AccountID, free.WebhookID)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	drains := []*drain{l.drain(to, process{current: true}), l.drain(other, process{current: true})}
-	for _, isLocked := range []bool{true, false} {
-		err := l.worker.renew(t.Context(), to.AccountID, drains)
-		if locked, free := drains[0], drains[1]; err != nil || locked.isExpired() != isLocked || free.isExpired() || locked.stopped || free.stopped {
-			t.Errorf("locked: %t, renewed: %t and %t, stopped: %t and %t, %v", isLocked, !locked.isExpired(), !free.isExpired(), locked.stopped, free.stopped, err)
-		}
-		if isLocked {
-			if err := holder.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+	l.worker.renewLeases(t.Context())
+	if waited := strings.Count(log.String(), "webhook that is locked"); free.isExpired() || waited != few {
+		t.Errorf("the free one is expired: %t, and %d waited\n%s", free.isExpired(), waited, &log)
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range locked {
+		wasExpired := d.isExpired()
+		if err := d.renewLocked(t.Context()); err != nil || !wasExpired || d.isExpired() || d.stopped {
+			t.Errorf("expired: %t, and after the lock %t, stopped: %t, %v", wasExpired, d.isExpired(), d.stopped, err)
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 )
 
 // TestRenewLeases: a process renews its leases that are 5 seconds old. It leaves out one that it has
-// lost, and one whose webhook somebody has locked.
+// lost.
 func TestRenewLeases(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
