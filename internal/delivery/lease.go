@@ -224,8 +224,18 @@ func (d *drain) stop() {
 }
 
 // renewLeases renews the leases of this process that are older than renewAfter, account by
-// account, and then those of webhooks that somebody has locked. It logs errors.
+// account, and then those of webhooks that somebody has locked. It logs errors. It also asks
+// whether the database responds.
 func (w *Worker) renewLeases(ctx context.Context) {
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, renewAfter)
+		defer cancel()
+		if _, err := w.queries.Clock(ctx); err == nil {
+			w.noteResponse()
+		}
+	})
+	defer asking.Wait()
 	byAccount := map[int64][]*drain{}
 	w.mu.Lock()
 	for d := range w.leases {
@@ -236,14 +246,6 @@ func (w *Worker) renewLeases(ctx context.Context) {
 		d.mu.Unlock()
 	}
 	w.mu.Unlock()
-	if len(byAccount) == 0 { // no renewal shows whether the database responds
-		asking, cancel := context.WithTimeout(ctx, renewAfter)
-		defer cancel()
-		if _, err := w.queries.Clock(asking); err == nil {
-			w.noteResponse()
-		}
-		return
-	}
 	var mu sync.Mutex
 	var skipped []*drain
 	inParallel(slices.Collect(maps.Keys(byAccount)), func(accountID int64) {
@@ -275,7 +277,6 @@ func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) (s
 	if err != nil {
 		return nil, err
 	}
-	w.noteResponse()
 	for _, d := range drains {
 		if slices.Contains(held, d.WebhookID) {
 			d.noteRenewal(began)
