@@ -43,7 +43,7 @@ func TestMessageIsDelivered(t *testing.T) {
 }
 
 // TestMessageFails: a message has failed when one webhook has not accepted it in ten
-// attempts.
+// attempts, or when none has subscribed for 72 hours.
 func TestMessageFails(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
@@ -51,6 +51,8 @@ func TestMessageFails(t *testing.T) {
 	other := receive(t, nil)
 	f.webhook(to.url, "message.queued")
 	f.webhook(other.url, "message.failed")
+	old := f.of("alone").message()
+	f.exec("UPDATE messages SET created_at = now() - interval '73 hours'")
 	worker := f.work()
 	id := f.message()
 	worker.Wake(f.account)
@@ -61,6 +63,7 @@ func TestMessageFails(t *testing.T) {
 	if got := other.await(1)[0]; got.event.Type != "message.failed" {
 		t.Errorf("%s", got.body)
 	}
+	await(f, "failed", statusOf, old)
 }
 
 // TestDisabledWebhookHoldsUpNoMessage: a message that the other webhooks have accepted is
