@@ -1,6 +1,7 @@
 package report
 
 import (
+	"net/http"
 	"slices"
 	"time"
 )
@@ -58,7 +59,7 @@ func (r *Record) addChains(all []*Exchange) {
 }
 
 // isShared reports whether several parts of the client seem to have sent a chain, because they send the
-// same request. Then an attempt is early, but each failure has its own retry after Retry-After.
+// same request. Then an attempt is early, but each temporary failure has its own retry, after Retry-After.
 func isShared(chain, same []*Exchange) bool {
 	last, seemsEarly := chain[len(chain)-1], false
 	for i, e := range chain[1:] {
@@ -79,7 +80,7 @@ func isShared(chain, same []*Exchange) bool {
 		if due := slices.IndexFunc(waiting, func(failed *Exchange) bool { return !isEarly(failed, e) }); due >= 0 {
 			waiting = slices.Delete(waiting, due, due+1)
 		}
-		if e.RetryAfter > 0 && e.index <= last.index {
+		if (e.RetryAfter > 0 || e.Status == 0 || e.Status >= http.StatusInternalServerError) && e.index <= last.index {
 			waiting = append(waiting, e)
 		}
 		if e.index >= last.index && len(waiting) == 0 {

@@ -237,9 +237,15 @@ func judgeTemporary(r *Record, f *finding) {
 		by := sent{e.client, e.request()}
 		again := later[by]
 		later[by] = e
+		byOthers := by // with another key
+		byOthers.request.key = ""
 		if again == nil && e.Key != "" {
-			again = r.repetition(e) // with another key
+			again = r.repetition(e)
+			if other := later[byOthers]; again == nil && e.Body.Hash == 0 && other != nil && e.Body.mayEqual(other.Body) {
+				again = other
+			}
 		}
+		later[byOthers] = e
 		switch {
 		case !e.isTemporary():
 		case again == nil || pause(e, again) > maxPause:

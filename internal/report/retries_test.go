@@ -30,7 +30,7 @@ func TestRetries(t *testing.T) {
 		return x(after, "POST /store/orders 502 injected_fault", changes...)
 	}
 	const get, anyForm = "GET /pets 502 injected_fault", "application/json, text/event-stream"
-	var firsts, varied, shorts, agreed, mostly, unknown, once, cut, byLibrary, otherKeys []Exchange
+	var firsts, varied, shorts, agreed, mostly, unknown, once, cut, byLibrary, otherKeys, refused []Exchange
 	for i := range 5 {
 		unknown = append(unknown, failed(0.02*float64(i), unread(5)))
 	}
@@ -40,6 +40,7 @@ func TestRetries(t *testing.T) {
 		cut = append(cut, lost(began, key(id), body(id)))
 		byLibrary = append(byLibrary, x(began+30, "GET /pets 0", fault("close")), x(began+30.02, "GET /pets 200"))
 		otherKeys = append(otherKeys, lost(began, key(id), body(id)), placed(began+1, key("again-"+id), body(id)))
+		refused = append(refused, x(began, "POST /pets 429", key(id), unread(0)), x(began+1, "POST /pets 201", key("again-"+id), body(id)))
 	}
 	for i := range 4 {
 		began, change := float64(10*i), 0.1*float64(i)
@@ -89,6 +90,7 @@ func TestRetries(t *testing.T) {
 		about("retry_temporary", "never, long before", Warning, with(once[:3:3], x(200, "GET /store/orders/0 200"))...),
 		about("retry_temporary", "gives up", Passed, with(once[:3:3], x(30, "GET /pets 429"), x(31, "GET /pets 200"))...),
 		about("retry_temporary", "with other keys", NotSeen, otherKeys...),
+		about("retry_temporary", "with other keys, after refusals", NotSeen, refused...),
 		about("retry_temporary", "perhaps in other parts of the client", NotSeen,
 			with(once[:3:3], x(40, "GET /store/orders/0 503"), x(41, "GET /store/orders/1 503"), x(42, "GET /store/orders/2 503"))...),
 		about("retry_temporary", "few", NotSeen, once[:2]...),
@@ -123,6 +125,7 @@ func TestRetries(t *testing.T) {
 			x(0, "GET /pets 503", retryAfter(2)), x(0.1, "GET /pets 503", retryAfter(1)), x(1.2, "GET /pets 503", retryAfter(1)), x(2.2, "GET /pets 200"), x(2.3, "GET /pets/1 200"), x(2.4, "GET /pets 200")),
 		about("retry_after", "beside a part that succeeds", NotSeen, x(0, "GET /pets 503", retryAfter(1)), x(0.1, "GET /pets 200"), x(1.5, "GET /pets 200")),
 		about("retry_after", "always half of the time", Failed, x(0, "GET /pets 503", retryAfter(1)), x(0.5, "GET /pets 503", retryAfter(1)), x(1, "GET /pets 503", retryAfter(1)), x(1.5, "GET /pets 200")),
+		about("retry_after", "always half of the time, with other failures", Failed, x(0, "GET /pets 429", retryAfter(1)), x(0.5, "GET /pets 502"), x(1, "GET /pets 502"), x(1.5, "GET /pets 200")),
 		about("retry_after", "early, and again long after", Failed, x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200"), x(20, "GET /pets 200")),
 		about("retry_after", "early, and another body later", Failed,
 			x(0, "PUT /store/inventory/1 503", body("1"), retryAfter(1)), x(0.2, "PUT /store/inventory/1 200", body("1")), x(2, "PUT /store/inventory/1 200", body("2"))),
