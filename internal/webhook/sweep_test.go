@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"petstore/db"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/standardwebhooks"
@@ -170,5 +171,12 @@ func TestReseal(t *testing.T) {
 	}
 	if err := webhook.Sweep(t.Context(), pool, vault(t)); err == nil {
 		t.Error("a sweep without a key opened sealed secrets")
+	}
+	exec(`
+		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, status, disabled_reason, unsettled_after, deleted_at)
+		SELECT 1, 'wh_' || lpad(n::text, 32, '0'), 'https://example.com', '{*}', '\x00', 0, 'disabled', 'manual', NULL, now()
+		FROM generate_series(1, 1000) AS n`) // the first page
+	if got, err := webhook.LostSecrets(t.Context(), db.New(pool), vault(t, 2)); err != nil || len(got) != 1 || !strings.Contains(got[0].Error(), lost.ID) {
+		t.Errorf("%d secrets do not open, %v", len(got), err)
 	}
 }
