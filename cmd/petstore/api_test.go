@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -316,6 +317,25 @@ func TestLimitHoldsAll(t *testing.T) {
 	<-isRefused
 	if err := errors.Join(sender.do(t.Context(), http.MethodGet, "/categories", nil, nil), <-first); err != nil || sent.Load() != 3 {
 		t.Errorf("after %d requests: %v", sent.Load(), err)
+	}
+}
+
+// TestPatience: a client waits long for a server that is away, but not for one with a bug.
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	for status, most := range map[int]int64{http.StatusInternalServerError: 1, http.StatusServiceUnavailable: 2} {
+		var sent atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if sent.Add(1) == 1 {
+				w.WriteHeader(status)
+			}
+		}))
+		t.Cleanup(server.Close)
+		sender := (&program{}).newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
+		sender.log, sender.retries, sender.patience = io.Discard, 0, time.Hour
+		if err := sender.do(t.Context(), http.MethodGet, "/pets", nil, nil); (err != nil) != (most == 1) || sent.Load() != most {
+			t.Errorf("%d: %d requests, %v", status, sent.Load(), err)
+		}
 	}
 }
 

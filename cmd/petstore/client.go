@@ -147,7 +147,9 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 			return got, nil
 		}
 		isLost = isLost || one.method == http.MethodPost && !isDial(err) && (err != nil || got.StatusCode != http.StatusTooManyRequests)
-		waits := c.patience > 0 && (got != nil && got.StatusCode == http.StatusTooManyRequests || time.Now().Before(end))
+		isBug := got != nil && (got.StatusCode == http.StatusInternalServerError || got.StatusCode == http.StatusNotImplemented)
+		isLimit := got != nil && got.StatusCode == http.StatusTooManyRequests
+		waits := c.patience > 0 && (isLimit || !isBug && time.Now().Before(end))
 		if attempt >= c.retries && !waits {
 			if err != nil {
 				err = c.noResponse(err)
