@@ -10,8 +10,9 @@ export function collectionView(config, { store, place, signal, go }) {
   const status = h("span", { class: "state", role: "status" });
   // Shows an item after a change, and says what has changed. Without an item, the details stay.
   const reload = async (item, said) => {
+    const before = current;
     await load();
-    if (signal.aborted) return; // the reader is elsewhere
+    if (signal.aborted || current !== before) return; // the reader is elsewhere
     if (String(item) === current) await showDetail(current);
     else if (item !== undefined) go({ item: String(item) });
     status.textContent = said;

@@ -9,7 +9,7 @@ import { styles, write } from "./json.js";
 // The field that an effect needs.
 const needs = { status: "status", delay: "delayMs", close: "when" };
 
-/** Returns the editor of a sandbox. */
+/** Returns the element of the editor of a sandbox, and a function that reads the rules again unless some are not saved. */
 export function faultsEditor(id, signal) {
   const { rules: { items: rule }, exercise } = session.operations.setSandboxFaults.body.schema.properties;
   const faultable = Object.keys(session.operations).filter((name) => !isAboutSandboxes(name) && !session.operations[name].public);
@@ -86,7 +86,7 @@ export function faultsEditor(id, signal) {
   }
 
   load();
-  return h(
+  const element = h(
     "section",
     { "aria-label": "Fault rules" },
     h("div", { class: "part-bar" }, h("h3", null, "Fault rules"), refresh),
@@ -98,4 +98,5 @@ export function faultsEditor(id, signal) {
       },
     }, rows, place, status, buttons),
   );
+  return { element, refresh: () => refresh.textContent === "Refresh" && load() };
 }

@@ -54,11 +54,15 @@ function left(expiresAt) {
 function detail(sandbox, { go, signal, reload }) {
   const { id, name, sample, createdAt, expiresAt } = sandbox;
   const options = { path: { sandboxId: id } };
+  const faults = faultsEditor(id, signal);
   return [
     h("h2", { class: "line" }, name, " ", h("code", null, id)),
     actions(
       h("a", { class: "plain-button", href: go.href({ view: "requests", store: id, item: "", query: {} }) }, "Requests"),
-      action("resetSandbox", { label: "Reset", title: `Reset ${id}`, note: `The store returns to the sample ${sample}. This removes everything else in it.`, danger: true, options, then: () => reload(undefined, `The store of ${id} has its sample again.`) }),
+      action("resetSandbox", { label: "Reset", title: `Reset ${id}`, note: `The store returns to the sample ${sample}. This removes everything else in it.`, danger: true, options, then: () => {
+        faults.refresh(); // it counts from 0 again
+        return reload(undefined, `The store of ${id} has its sample again.`);
+      } }),
       !session.account.id.startsWith("sbx_") && action("saveSample", { label: "Save as sample", submit: "Save", note: "Other sandboxes can start as this sample.", values: { from: id }, options, then: () => reload(undefined, "Saved.") }),
       action("deleteSandbox", { label: "Delete", title: `Delete ${id}`, note: "The keys of the sandbox stop working.", danger: true, options, then: () => {
         noteSandboxKey(id, "");
@@ -71,7 +75,7 @@ function detail(sandbox, { go, signal, reload }) {
       fact("Sample", sample), fact("Created", when(createdAt, dayAndTime)), fact("Expires", when(expiresAt, dayAndTime), ` (${left(expiresAt)})`),
       fact("API key", keyOf(id) ? "in this tab" : "not in this tab"),
     ),
-    faultsEditor(id, signal),
+    faults.element,
     has("getReport") && reportPart(id, { go, signal }),
   ];
 }

@@ -134,6 +134,7 @@ function deliveries(webhook, { store, signal, reload, go }) {
       if (signal.aborted || document.hidden) continue;
       await refresh(page);
       const now = await persist(place, signal, () => read("getWebhook", { store, path, signal }));
+      if (now) place.replaceChildren();
       if (now && JSON.stringify(now.data) !== JSON.stringify(webhook)) await reload(id, "The webhook has changed.");
     }
   }
