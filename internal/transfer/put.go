@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -114,9 +113,10 @@ func (r *run) categoryNamed(ctx context.Context, name string) (id int64, err err
 		if known = len(found) > 0 && casefold.Key(found[0].Name) == key; known {
 			id = found[0].ID
 		} else if known = !r.CreateCategories; !known {
-			quoted, _ := jsontext.AppendQuote(nil, name)                                                                                                       // valid UTF-8
-			err := r.send(ctx, Request{http.MethodPost, "/categories", fmt.Appendf(nil, `{"name":%s}`, quoted), r.key("category " + key), time.Time{}}, &made) // names are unique
-			if err != nil && attempt > 0 {                                                                                                                     // else another client may have created it
+			quoted, _ := jsontext.AppendQuote(nil, name) // valid UTF-8
+			create := Request{Method: http.MethodPost, Path: "/categories", Body: fmt.Appendf(nil, `{"name":%s}`, quoted), Key: r.key("category " + key)}
+			err := r.send(ctx, create, &made)
+			if err != nil && attempt > 0 { // else another client may have created it
 				return 0, err
 			}
 			id, known = made.ID, err == nil
