@@ -241,7 +241,7 @@ func judgeTemporary(r *Record, f *finding) {
 		byOthers.request.key = ""
 		if again == nil && e.Key != "" {
 			again = r.repetition(e)
-			if other := later[byOthers]; again == nil && e.Body.Hash == 0 && other != nil && e.Body.mayEqual(other.Body) {
+			if other := later[byOthers]; again == nil && e.Body.Hash == 0 && other != nil && !other.isTemporary() && e.Body.mayEqual(other.Body) {
 				again = other
 			}
 		}
