@@ -323,6 +323,7 @@ func routeOf(method, path string, operation *openapi3.Operation) gate.Route {
 		gate.Archives:     operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("application/har+json") != nil,
 		gate.Markdown:     operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("text/markdown") != nil,
 		gate.NoFaults:     strings.HasPrefix(path, sandboxesPath) || strings.HasPrefix(path, samplesPath), // as FaultRuleInput says
+		gate.Probe:        path == "/livez" || path == "/readyz",
 		gate.NoRecord:     strings.HasPrefix(path, recordPath) || path == reportPath,
 	} {
 		if has {

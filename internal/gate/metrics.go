@@ -20,16 +20,13 @@ func (g *Gate) operation(c *gin.Context) telemetry.Operation {
 	return telemetry.Operation{Method: method, Route: cmp.Or(g.patterns[path], path, telemetry.UnmatchedRoute)}
 }
 
-// probes are the routes of load balancers. A pod that they leave out fails no client.
-var probes = []string{"/livez", "/readyz"}
-
 // recordMetrics counts the response to a request. It counts neither probes and injected errors nor
 // the time of injected delays, so that alerts ignore them. It does not count the time that
 // a request waits for events either.
 func (g *Gate) recordMetrics(c *gin.Context, op telemetry.Operation, took time.Duration) {
 	state := requestOf(c)
 	switch injected := state.injected; {
-	case slices.Contains(probes, op.Route), injected != nil && injected.replacesResponse():
+	case state.route.has(Probe), injected != nil && injected.replacesResponse():
 		g.options.Metrics.Leave()
 		return
 	case injected != nil:

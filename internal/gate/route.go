@@ -58,6 +58,9 @@ const (
 	Archives
 	// Markdown means that the response may be Markdown.
 	Markdown
+	// Probe means that load balancers send the requests. The metrics do not count them, because a
+	// process that gets nothing else fails no client.
+	Probe
 
 	// OptionalBody is a Body that a request may omit. It then counts as {}.
 	OptionalBody = Body | optional
@@ -101,8 +104,8 @@ func (g *Gate) ownRoutes(spec Spec) []Route {
 		{"GET", "/openapi.json", "getOpenAPIJSON", 0, 0, file(httpjson.ContentType, json)},
 		{"GET", "/openapi-3.1.json", "getOpenAPI31JSON", 0, 0, file(httpjson.ContentType, spec.JSON31)},
 		{"GET", "/openapi.yaml", "getOpenAPIYAML", 0, 0, file("application/yaml", yaml)}, // RFC 9512
-		{"GET", "/livez", "getLiveness", 0, 0, g.getLiveness},
-		{"GET", "/readyz", "getReadiness", 0, 0, g.getReadiness},
+		{"GET", "/livez", "getLiveness", 0, Probe, g.getLiveness},
+		{"GET", "/readyz", "getReadiness", 0, Probe, g.getReadiness},
 	}
 }
 
