@@ -146,9 +146,12 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 		default:
 			return got, nil
 		}
-		isLost = isLost || one.method == http.MethodPost && !isDial(err) && (err != nil || got.StatusCode != http.StatusTooManyRequests)
-		isBug := got != nil && (got.StatusCode == http.StatusInternalServerError || got.StatusCode == http.StatusNotImplemented)
-		isLimit := got != nil && got.StatusCode == http.StatusTooManyRequests
+		status := 0 // no response
+		if err == nil {
+			status = got.StatusCode
+		}
+		isLimit, isBug := status == http.StatusTooManyRequests, status == http.StatusInternalServerError || status == http.StatusNotImplemented
+		isLost = isLost || one.method == http.MethodPost && !isDial(err) && !isLimit
 		waits := c.patience > 0 && (isLimit || !isBug && time.Now().Before(end))
 		if attempt >= c.retries && !waits {
 			if err != nil {

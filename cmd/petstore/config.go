@@ -210,7 +210,9 @@ func (c config) direct() config {
 }
 
 // named returns an error of the database with the variable of its URL in the sentence.
-func (c config) named(err error) error { return postgres.Of(cmp.Or(c.variable, "DATABASE_URL"), err) }
+func (c config) named(err error) error {
+	return postgres.OfVariable(cmp.Or(c.variable, "DATABASE_URL"), err)
+}
 
 // replicaURLs returns the URLs of the read replicas.
 func (c config) replicaURLs() []string { return strings.Fields(c.ReplicaURLs) }

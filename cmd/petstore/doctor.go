@@ -252,7 +252,7 @@ func (d *diagnosis) connections(context.Context) (string, error) {
 func (d *diagnosis) pooler(ctx context.Context) (string, error) {
 	if d.c.DirectURL != "" {
 		if err := d.db.CheckDirect(ctx, d.c.DirectURL); err != nil {
-			return "", fmt.Errorf("PETSTORE_DIRECT_URL: %w", plain(postgres.Of("PETSTORE_DIRECT_URL", err)))
+			return "", fmt.Errorf("PETSTORE_DIRECT_URL: %w", plain(postgres.OfVariable("PETSTORE_DIRECT_URL", err)))
 		}
 	}
 	switch {

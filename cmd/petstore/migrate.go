@@ -97,24 +97,26 @@ func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migration
 	for _, migration := range applied {
 		fmt.Fprintf(p.stdout, "applied %s (%s)\n", migration.Name, migration.Duration.Round(time.Millisecond))
 	}
+	isLater := false
 	if err == nil && len(applied) == 0 {
-		err = p.sayCurrent(ctx, m, "the schema is current\n")
+		isLater, err = p.warnOfLater(ctx, m)
 	}
 	if err != nil {
 		return err
 	}
+	if len(applied) == 0 && !isLater {
+		fmt.Fprintln(p.stdout, "the schema is current")
+	}
 	return p.grantServing(ctx, c, m)
 }
 
-// sayCurrent prints the text, unless a later release has migrated the schema. It then says so instead.
-func (p *program) sayCurrent(ctx context.Context, m *postgres.Migrations, text string) error {
+// warnOfLater says whether a later release has migrated the schema.
+func (p *program) warnOfLater(ctx context.Context, m *postgres.Migrations) (isLater bool, err error) {
 	later, err := m.Later(ctx)
 	if err == nil && later > 0 {
 		fmt.Fprintf(p.stderr, "the schema has later migrations, up to %d\n", later)
-	} else if err == nil {
-		fmt.Fprint(p.stdout, text)
 	}
-	return err
+	return later > 0, err
 }
 
 func (p *program) migrateDistribute(ctx context.Context, c config, m *postgres.Migrations) error {
@@ -189,7 +191,7 @@ func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrati
 func (p *program) migrateStatus(ctx context.Context, m *postgres.Migrations, asJSON bool) error {
 	all, err := m.Status(ctx)
 	if err == nil {
-		err = p.sayCurrent(ctx, m, "")
+		_, err = p.warnOfLater(ctx, m)
 	}
 	if err != nil {
 		return err

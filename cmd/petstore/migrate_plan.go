@@ -47,15 +47,15 @@ func (p *program) migratePlan(ctx context.Context, m *postgres.Migrations, asJSO
 	if err != nil {
 		return err
 	}
-	current := ""
-	if len(pending) == 0 && !asJSON {
-		current = "-- the schema is current\n"
-	}
-	if err := p.sayCurrent(ctx, m, current); err != nil {
+	isLater, err := p.warnOfLater(ctx, m)
+	if err != nil {
 		return err
 	}
 	if asJSON {
 		return p.printJSON(pending)
+	}
+	if len(pending) == 0 && !isLater {
+		fmt.Fprintln(p.stdout, "-- the schema is current")
 	}
 	for _, one := range pending {
 		how := "in a transaction, which holds its locks until its end"

@@ -224,8 +224,8 @@ func (d *drain) stop() {
 }
 
 // renewLeases renews the leases of this process that are older than renewAfter, account by
-// account, and then those of webhooks that somebody has locked. It logs errors. It also asks
-// whether the database responds.
+// account. Webhooks that somebody has locked come last. It logs errors. It also asks whether the
+// database responds.
 func (w *Worker) renewLeases(ctx context.Context) {
 	var asking sync.WaitGroup
 	asking.Go(func() {

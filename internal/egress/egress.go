@@ -294,7 +294,7 @@ func (g *Guard) transport(timeout time.Duration) *transport {
 
 // dials are the connections that one request opens.
 type dials struct {
-	waits context.Context // ends with the request; that of a dial does not
+	waits context.Context // ends with the request, unlike the context of a dial
 	plain bool            // without TLS
 	count atomic.Int32
 }

@@ -27,11 +27,11 @@ type apart struct {
 // times has a time for each account.
 type times struct {
 	of    map[int64]time.Time
-	swept time.Time // when it forgot those that were over
+	swept time.Time // when it forgot the times that were over
 }
 
 func newApart() *apart {
-	return &apart{writes: map[int64]int{}, until: times{of: map[int64]time.Time{}}, held: times{of: map[int64]time.Time{}}}
+	return &apart{writes: map[int64]int{}, until: times{}, held: times{}}
 }
 
 // begin counts a write, and reports whether its store takes no part in common groups. Call
@@ -87,9 +87,12 @@ func (a *apart) isHeld(account int64) bool {
 	return time.Now().Before(a.held.of[account])
 }
 
-// put sets the time of an account, unless it has a later one. It forgets those that are over, at most once
-// a second: if the writes of many stores fail, each would look at all of them.
+// put sets the time of an account, unless it has a later one. It forgets the times that are over, at
+// most once a second: if the writes of many stores fail, each would look at all times.
 func (t *times) put(account int64, until time.Time) {
+	if t.of == nil {
+		t.of = map[int64]time.Time{}
+	}
 	if now := time.Now(); now.Sub(t.swept) >= time.Second {
 		maps.DeleteFunc(t.of, func(_ int64, until time.Time) bool { return !until.After(now) })
 		t.swept = now

@@ -76,9 +76,9 @@ type variableError struct {
 	variable string
 }
 
-// Of returns an error of which [Explain] and Error name the variable of the URL, instead of
+// OfVariable returns an error of which [Explain] and Error name the variable of the URL, instead of
 // DATABASE_URL. It returns nil for nil.
-func Of(variable string, err error) error {
+func OfVariable(variable string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -66,8 +66,8 @@ var toys = []struct{ name, up, want string }{
 }
 
 // TestPlan: the plan of an empty database has all migrations with the locks that PostgreSQL
-// takes, and that of a migrated one is empty. Plan, Status and Version change nothing. Down does not
-// revert the migration of a later release.
+// takes. The plan of a migrated database is empty. Plan, Status and Version change nothing. Down
+// does not revert the migration of a later release.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "migrations lock the shards too")

@@ -279,7 +279,7 @@ func (r *replica) connect(ctx context.Context, primary *DB) error {
 	config.RuntimeParams["application_name"] = "petstore replica poll"
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return fmt.Errorf("%w: %s", errSilent, Explain(Of("PETSTORE_REPLICA_URLS", err)))
+		return fmt.Errorf("%w: %s", errSilent, Explain(OfVariable("PETSTORE_REPLICA_URLS", err)))
 	}
 	if err := r.check(ctx, conn, primary); err != nil {
 		hangUp(ctx, conn)
@@ -293,7 +293,7 @@ func (r *replica) connect(ctx context.Context, primary *DB) error {
 func (r *replica) check(ctx context.Context, conn *pgx.Conn, primary *DB) error {
 	if originOf(conn).pooled {
 		if err := r.db.CheckSession(ctx); err != nil {
-			return fmt.Errorf("%w: %w", errSession, Of("PETSTORE_REPLICA_URLS", err))
+			return fmt.Errorf("%w: %w", errSession, OfVariable("PETSTORE_REPLICA_URLS", err))
 		}
 	}
 	return sameDatabase(ctx, conn, primary)

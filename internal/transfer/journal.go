@@ -71,7 +71,7 @@ type header struct {
 	Digest string `json:"digest"`
 	// Salt makes the idempotency keys of an import that is repeated on purpose differ.
 	Salt string `json:"salt,omitempty"`
-	// End is the event before those of the import.
+	// End is the newest event before the import.
 	End string `json:"end,omitempty"`
 }
 

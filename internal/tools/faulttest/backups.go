@@ -21,8 +21,8 @@ import (
 // restoredBackups is row 50: a database is dumped and archived while clients change 26 stores.
 // Then PostgreSQL is killed during writes, and its data are deleted. pgBackRest and the WAL of
 // pg_receivewal restore every acknowledged order, or everything up to a time before the last
-// writes. The dump restores one point too, with two roles: the feed of each store makes its lists. A large object of another role
-// does not stop the owner's next dump.
+// writes. The dump restores one point too, with two roles: the feed of each store makes its lists.
+// A large object of another role does not stop the owner's next dump.
 func restoredBackups(ctx context.Context, f *fixture) string {
 	const writers, pause, limit = 16, 1500 * time.Millisecond, 60 * time.Second
 	b := f.openArchive(ctx)
