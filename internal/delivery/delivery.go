@@ -188,20 +188,19 @@ func (w *Worker) Run(ctx context.Context) {
 	renewal.Go(func() { sleep.Every(renewing, renewInterval, w.renewLeases) }) // until the last drain has ended
 	looking.Go(func() { w.db.FollowNodes(ctx, w.log) })
 	for i, one := range []struct {
-		every  time.Duration
-		action func(context.Context)
+		every   time.Duration
+		action  func(context.Context) error
+		failure string // the warning of an error
 	}{
-		{lookInterval, w.sweepAccounts},
-		{sweepInterval, w.sweepWebhooks},
-		{sweepInterval, w.settleWebhooks},
-		{countInterval, w.countFailing},
-		{expiryInterval, func(ctx context.Context) {
-			w.warn(ctx, "could not end messages that wait too long", w.expireMessages(ctx))
-		}},
+		{lookInterval, w.sweepAccounts, "could not look for events to deliver"},
+		{sweepInterval, w.sweepWebhooks, "could not look for deliveries that are due"},
+		{sweepInterval, w.settleWebhooks, "could not look for webhooks that have changed"},
+		{countInterval, w.countFailing, "could not count the webhooks that fail"},
+		{expiryInterval, w.expireMessages, "could not end messages that wait too long"},
 	} {
 		looking.Go(func() {
 			sleep.Stagger(ctx, i)
-			sweep(ctx, one.every, one.action)
+			sweep(ctx, one.every, func(ctx context.Context) { w.warn(ctx, one.failure, one.action(ctx)) })
 		})
 	}
 	looking.Go(func() { w.woken.each(ctx, w.lookAtWoken) })
@@ -276,11 +275,11 @@ func (w *Worker) schemaIsUnfit(ctx context.Context) bool {
 	return true
 }
 
-// countFailing sets the metric of webhooks that fail. It logs errors.
-func (w *Worker) countFailing(ctx context.Context) {
+// countFailing sets the metric of webhooks that fail.
+func (w *Worker) countFailing(ctx context.Context) error {
 	count, err := w.queries.WebhooksFailing(postgres.ForAllAccounts(ctx))
 	if err == nil {
 		w.options.Metrics.SetWebhooksFailing(count)
 	}
-	w.warn(ctx, "could not count the webhooks that fail", err)
+	return err
 }

@@ -77,16 +77,11 @@ func (w *Worker) lookAt(ctx context.Context, ids []int64) error {
 	return nil
 }
 
-// sweepAccounts starts to dispatch to all accounts with events that are not dispatched. It
-// logs errors.
-func (w *Worker) sweepAccounts(ctx context.Context) {
+// sweepAccounts starts to dispatch to all accounts with events that are not dispatched.
+func (w *Worker) sweepAccounts(ctx context.Context) error {
 	w.mu.Lock()
 	clear(w.idle)
 	w.mu.Unlock()
-	w.warn(ctx, "could not look for events to deliver", w.lookAtAll(ctx))
-}
-
-func (w *Worker) lookAtAll(ctx context.Context) error {
 	undispatched := int64(0)
 	err := w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
 		for last := int64(0); ; {

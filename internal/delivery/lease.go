@@ -326,12 +326,8 @@ func (w *Worker) takesOver() bool {
 }
 
 // sweepWebhooks starts to deliver to all webhooks at which something is due, and to which no
-// process delivers. It logs errors.
-func (w *Worker) sweepWebhooks(ctx context.Context) {
-	w.warn(ctx, "could not look for deliveries that are due", w.drainAll(ctx))
-}
-
-func (w *Worker) drainAll(ctx context.Context) error {
+// process delivers.
+func (w *Worker) sweepWebhooks(ctx context.Context) error {
 	count, oldest := map[bool]int{}, map[bool]float64{} // by whether the webhook is failing
 	err := w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
 		for after := (db.DrainWebhooksParams{Every: every, Ids: ids, PageSize: page}); ; {

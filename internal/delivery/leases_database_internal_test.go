@@ -333,7 +333,7 @@ func TestLeaseModelOnDatabase(t *testing.T) {
 	trials := slices.Collect(maps.Keys(made))
 	l := newLab(t)
 	l.store(trials)
-	if err := l.worker.drainAll(t.Context()); err != nil { // of the webhooks of all trials
+	if err := l.worker.sweepWebhooks(t.Context()); err != nil { // of the webhooks of all trials
 		t.Fatal(err)
 	}
 	indices, after := make([]int, len(trials)), make([]process, len(trials))

@@ -102,13 +102,8 @@ func decide(votes db.MessageVotesRow, expired bool) (event.Type, string) {
 	}
 }
 
-// settleWebhooks starts to adapt the messages that wait to the webhooks that have changed. It
-// logs errors.
-func (w *Worker) settleWebhooks(ctx context.Context) {
-	w.warn(ctx, "could not look for webhooks that have changed", w.settleAll(ctx))
-}
-
-func (w *Worker) settleAll(ctx context.Context) error {
+// settleWebhooks starts to adapt the messages that wait to the webhooks that have changed.
+func (w *Worker) settleWebhooks(ctx context.Context) error {
 	return w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
 		for after := (db.WebhooksToSettleParams{Every: every, Ids: ids, PageSize: page}); ; {
 			rows, err := w.queries.WebhooksToSettle(ctx, after)

@@ -222,10 +222,9 @@ func (l *lab) sweepAll(which string, isReachable func(accountID int64) bool) {
 		l.worker.accounts.again[endpointOf(i).AccountID] = false
 	}
 	l.exec("UPDATE webhooks SET unsettled_after = ''")
-	if err := errors.Join(l.worker.drainAll(l.t.Context()), l.worker.lookAtAll(l.t.Context())); err != nil {
+	if err := errors.Join(l.worker.sweepWebhooks(l.t.Context()), l.worker.sweepAccounts(l.t.Context()), l.worker.settleWebhooks(l.t.Context())); err != nil {
 		l.t.Fatal(err)
 	}
-	l.worker.settleWebhooks(l.t.Context())
 	l.worker.changed.wait()
 	var unsettled []int64
 	if err := l.owner.Pool.QueryRow(l.t.Context(), "SELECT coalesce(array_agg(account_id), '{}') FROM webhooks WHERE unsettled_after IS NOT NULL").Scan(&unsettled); err != nil {
@@ -265,13 +264,12 @@ func TestMetricsOfUnreachableDatabase(t *testing.T) {
 			}
 		}
 	}
-	if err := errors.Join(l.worker.lookAtAll(t.Context()), l.worker.drainAll(t.Context())); err != nil {
+	if err := errors.Join(l.worker.sweepAccounts(t.Context()), l.worker.sweepWebhooks(t.Context()), l.worker.countFailing(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	l.worker.countFailing(t.Context())
 	reports("0")
 	l.worker.db.Close()
-	if err := l.worker.drainAll(t.Context()); err == nil {
+	if err := l.worker.sweepWebhooks(t.Context()); err == nil {
 		t.Error("a worker drains without a database")
 	}
 	reports("")
