@@ -79,10 +79,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 func (s *Server) listAPIKeys(c *gin.Context) error {
 	params := readParams(c)
 	p := newPage(c, params, defaultLimit, byIDOnly)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[db.APIKeyListRow, Key]{
+	return writePage(s, c, params, p, list[db.APIKeyListRow, Key]{
 		find: func(ctx context.Context) ([]db.APIKeyListRow, error) {
 			return s.reads.APIKeyList(ctx, db.APIKeyListParams{AccountID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		},

@@ -119,10 +119,7 @@ func (s *Server) listCategories(c *gin.Context) error {
 	from, until := casefold.Range(prefix)
 	p := newPage(c, params, defaultLimit, byIDOrName)
 	p.startWithin(from, until)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[db.Category, category]{
+	return writePage(s, c, params, p, list[db.Category, category]{
 		find: func(ctx context.Context) ([]db.Category, error) {
 			return s.sorted(p.sort).CategoryList(ctx, db.CategoryListParams{AccountID: p.account, AfterKey: p.after.Key, AfterID: p.after.ID, FromKey: from, UntilKey: until, PageSize: p.queryLimit()})
 		},

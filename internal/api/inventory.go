@@ -93,10 +93,7 @@ func (s *Server) listInventory(c *gin.Context) error {
 	statuses := params.Enums("status", petStatuses...)
 	low := params.Bool("low")
 	p := newPage(c, params, defaultLimit, byPetIDOnly)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[inventoryItem, inventoryItem]{
+	return writePage(s, c, params, p, list[inventoryItem, inventoryItem]{
 		find: func(ctx context.Context) ([]inventoryItem, error) {
 			return s.findInventory(ctx, statuses, low, p)
 		},

@@ -120,10 +120,7 @@ func newMessageReader(queries *db.Queries, places *admission.Pool[int64]) *share
 func (s *Server) listMessages(c *gin.Context) error {
 	params := readParams(c)
 	p := newPage(c, params, defaultLimit, newestFirst)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[db.Message, message]{
+	return writePage(s, c, params, p, list[db.Message, message]{
 		find: func(ctx context.Context) ([]db.Message, error) {
 			return s.reads.MessageList(ctx, db.MessageListParams{AccountID: p.account, BeforeID: p.after.Key, PageSize: p.queryLimit()})
 		},

@@ -55,10 +55,7 @@ func (s *Server) listOrders(c *gin.Context) error {
 	p := newPage(c, params, defaultLimit, byIDOrShipAt)
 	from, to := filter.shipDates()
 	p.startWithin(keyOfTime(from), keyOfTime(to))
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[db.Order, order]{
+	return writePage(s, c, params, p, list[db.Order, order]{
 		find: func(ctx context.Context) ([]db.Order, error) {
 			return s.findOrders(ctx, filter, p)
 		},

@@ -118,9 +118,12 @@ type list[Row, Item any] struct {
 	contentType, prefix, suffix string
 }
 
-// writePage sends a page of a list. Concurrent requests for the same page share the
-// query.
-func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, Item]) error {
+// writePage sends a page of a list, unless a parameter of the request is invalid. Concurrent
+// requests for the same page share the query.
+func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params, p *page, l list[Row, Item]) error {
+	if err := params.Err(); err != nil {
+		return err
+	}
 	ctx := c.Request.Context()
 	if err := s.applyCursor(ctx, p); err != nil {
 		return err

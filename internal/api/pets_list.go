@@ -43,10 +43,7 @@ func (s *Server) listPets(c *gin.Context) error {
 	}
 	p := newPage(c, params, limit, byIDOrName)
 	p.startWithin(filter.from, filter.until)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[db.PetListRow, pet]{
+	return writePage(s, c, params, p, list[db.PetListRow, pet]{
 		find: func(ctx context.Context) ([]db.PetListRow, error) {
 			return s.findPets(ctx, filter, p)
 		},

@@ -249,9 +249,9 @@ func (s *Server) listRequests(c *gin.Context) error {
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
 	if httpjson.Prefers(c.Request.Header, gate.ArchiveType) {
-		return writePage(s, c, p, s.archive(p, q))
+		return writePage(s, c, params, p, s.archive(p, q))
 	}
-	return writePage(s, c, p, s.recordList(p, q))
+	return writePage(s, c, params, p, s.recordList(p, q))
 }
 
 // resolved returns the URL of a request with the id that `latest` stood for. Otherwise the next page

@@ -40,10 +40,7 @@ func readSamplePath(c *gin.Context) (name string, err error) {
 func (s *Server) listSamples(c *gin.Context) error {
 	params := readParams(c)
 	p := newPage(c, params, defaultLimit, byNameOnly)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[account.Sample, account.Sample]{
+	return writePage(s, c, params, p, list[account.Sample, account.Sample]{
 		find: func(ctx context.Context) ([]account.Sample, error) {
 			all, err := account.Samples(ctx, s.reads, p.account)
 			return slices.DeleteFunc(all, func(one account.Sample) bool { return one.Name <= p.after.Key }), err

@@ -53,10 +53,7 @@ func NewSandboxFrom(made account.Created) SandboxWithKey {
 func (s *Server) listSandboxes(c *gin.Context) error {
 	params := readParams(c)
 	p := newPage(c, params, defaultLimit, byIDOnly)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[db.SandboxListRow, Sandbox]{
+	return writePage(s, c, params, p, list[db.SandboxListRow, Sandbox]{
 		find: func(ctx context.Context) ([]db.SandboxListRow, error) {
 			return s.reads.SandboxList(ctx, db.SandboxListParams{ParentID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		},

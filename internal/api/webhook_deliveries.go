@@ -57,7 +57,7 @@ func (s *Server) listWebhookDeliveries(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return writePage(s, c, p, list[db.WebhookDeliveryListRow, delivery]{
+	return writePage(s, c, params, p, list[db.WebhookDeliveryListRow, delivery]{
 		find: func(ctx context.Context) ([]db.WebhookDeliveryListRow, error) {
 			return s.reads.WebhookDeliveryList(ctx, db.WebhookDeliveryListParams{
 				AccountID: p.account, WebhookID: at.ID, Statuses: statuses, BeforeID: p.after.Key, PageSize: p.queryLimit(),

@@ -59,10 +59,7 @@ func ofLocked(row db.WebhookGetLockedRow) apiWebhook {
 func (s *Server) listWebhooks(c *gin.Context) error {
 	params := readParams(c)
 	p := newPage(c, params, defaultLimit, byIDOnly)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[db.WebhookListRow, apiWebhook]{
+	return writePage(s, c, params, p, list[db.WebhookListRow, apiWebhook]{
 		find: func(ctx context.Context) ([]db.WebhookListRow, error) {
 			return s.reads.WebhookList(ctx, db.WebhookListParams{AccountID: p.account, AfterID: p.after.Key, PageSize: p.queryLimit()})
 		},
