@@ -107,7 +107,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
+	made, err := transact(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
 		row, secret, err := auth.Issue(ctx, queries, key)
 		return newAPIKeyFrom(row, secret), err
 	})
@@ -154,7 +154,7 @@ func (s *Server) rotateAPIKey(c *gin.Context, id int64) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
+	made, err := transact(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
 		row, secret, err := auth.Rotate(ctx, queries, gate.Caller(c).AccountID, id, grace)
 		if err == nil {
 			err = checkExpiry(row.ExpiresAt, gate.Caller(c)) // which rolls the rotation back
@@ -175,7 +175,7 @@ func (s *Server) rotateAPIKey(c *gin.Context, id int64) error {
 // revokeAPIKey revokes all secrets of a key. The request may revoke its own key, unless
 // it is the last live admin key of the account.
 func (s *Server) revokeAPIKey(c *gin.Context, id int64) error {
-	revoked, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (bool, error) {
+	revoked, err := transact(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (bool, error) {
 		return auth.Revoke(ctx, queries, gate.Caller(c).AccountID, id)
 	})
 	if err != nil {

@@ -68,10 +68,7 @@ func (s *Server) saveSample(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	if err := checkUntagged(c.Request); err != nil {
-		return err
-	}
-	row, err := transactIn(s, c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries) (db.SampleGetRow, error) {
+	row, err := transact(s, c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries) (db.SampleGetRow, error) {
 		caller := gate.Caller(c)
 		if caller.IsSandbox() {
 			return db.SampleGetRow{}, errNestedSandbox
@@ -111,7 +108,7 @@ func (s *Server) deleteSample(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = transact(s, c, func(ctx context.Context, queries *db.Queries) (bool, error) {
+	_, err = transact(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (bool, error) {
 		if account.IsBuiltIn(name) {
 			return false, errBuiltInSample
 		}

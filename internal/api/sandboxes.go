@@ -73,10 +73,7 @@ func (s *Server) createSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := checkUntagged(c.Request); err != nil {
-		return err
-	}
-	made, err := transactIn(s, c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries) (account.Created, error) {
+	made, err := transact(s, c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries) (account.Created, error) {
 		if gate.Caller(c).IsSandbox() {
 			return account.Created{}, errNestedSandbox
 		}

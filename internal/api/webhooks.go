@@ -104,7 +104,7 @@ func (s *Server) createWebhook(c *gin.Context) error {
 		return err
 	}
 	fields.Description = description
-	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
+	made, err := transact(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
 		row, secret, err := s.options.Vault.Create(ctx, queries, gate.Caller(c).AccountID, fields)
 		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, err
 	})
@@ -161,7 +161,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 	}
 	fields.Status, fields.Description, fields.ClearsDescription = status, description, cleared
 	var changed bool
-	made, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (apiWebhook, error) {
+	made, err := transactTagged(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (apiWebhook, error) {
 		current, err := webhook.Lock(ctx, queries, endpointOf(c))
 		if err != nil {
 			return apiWebhook{}, err
@@ -191,7 +191,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 
 // deleteWebhook deletes a webhook. The sweep deletes its deliveries later.
 func (s *Server) deleteWebhook(c *gin.Context) error {
-	id, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (string, error) {
+	id, err := transactTagged(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (string, error) {
 		current, err := webhook.Lock(ctx, queries, endpointOf(c))
 		if err != nil {
 			return "", err
@@ -216,7 +216,7 @@ func (s *Server) rotateWebhook(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
+	made, err := transact(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
 		row, secret, err := s.options.Vault.Rotate(ctx, queries, endpointOf(c), grace)
 		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, err
 	})
@@ -279,10 +279,7 @@ func (s *Server) probeWebhook(c *gin.Context) error {
 // change counts in a pool. The webhook must be enabled. If the path names a delivery, the change
 // checks that after the delivery. The worker starts at once.
 func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func(context.Context, *db.Queries, db.WebhookGetLockedRow) (any, error)) error {
-	if err := checkUntagged(c.Request); err != nil {
-		return err
-	}
-	result, err := transactIn(s, c, pool, func(ctx context.Context, queries *db.Queries) (any, error) {
+	result, err := transact(s, c, pool, func(ctx context.Context, queries *db.Queries) (any, error) {
 		at, err := webhook.Lock(ctx, queries, endpointOf(c))
 		switch {
 		case err != nil:
