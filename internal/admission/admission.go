@@ -48,18 +48,18 @@ func (e *RefusedError) Unwrap() error { return e.reason }
 const MaxRetryAfter = 30 * time.Second
 
 // Pool is a resource of a process. A nil Pool is unlimited. It is safe for concurrent use.
-type Pool[Payer comparable] struct {
+type Pool struct {
 	resource Resource
 
 	mu     sync.Mutex
 	used   int64
-	payers map[Payer]account // those that hold or wait for something
-	turns  []Payer           // those that wait, the next one first
+	payers map[int64]account // those that hold or wait for something
+	turns  []int64           // those that wait, the next one first
 	holds  holds
 
 	// The times at which refused requests should come again: the last one of each payer that
 	// had its share, and the last one of the others.
-	retries    map[Payer]time.Time
+	retries    map[int64]time.Time
 	retryTotal time.Time
 }
 
@@ -105,11 +105,11 @@ type request struct {
 
 // New returns a Pool of a resource. It returns nil if the total is 0, which means
 // unlimited.
-func New[Payer comparable](resource Resource) *Pool[Payer] {
+func New(resource Resource) *Pool {
 	if resource.Total <= 0 {
 		return nil
 	}
-	return &Pool[Payer]{resource: resource, payers: map[Payer]account{}, retries: map[Payer]time.Time{}}
+	return &Pool{resource: resource, payers: map[int64]account{}, retries: map[int64]time.Time{}}
 }
 
 // Take takes a part of the resource for a payer. Return it with [Pool.Give]. The error is a
@@ -118,7 +118,7 @@ func New[Payer comparable](resource Resource) *Pool[Payer] {
 //
 // A payer that holds nothing may take more than its share, and any payer more than the
 // total while nothing is taken. Otherwise a large part would never be granted.
-func (p *Pool[Payer]) Take(ctx context.Context, payer Payer, weight int64) error {
+func (p *Pool) Take(ctx context.Context, payer, weight int64) error {
 	if p == nil || weight == 0 {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (p *Pool[Payer]) Take(ctx context.Context, payer Payer, weight int64) error
 }
 
 // IsContended reports whether a request waits for its part.
-func (p *Pool[Payer]) IsContended() bool {
+func (p *Pool) IsContended() bool {
 	if p == nil {
 		return false
 	}
@@ -153,7 +153,7 @@ func (p *Pool[Payer]) IsContended() bool {
 }
 
 // await waits until a request has its part. If it waits too long, await returns why.
-func (p *Pool[Payer]) await(ctx context.Context, payer Payer, waiting *request) error {
+func (p *Pool) await(ctx context.Context, payer int64, waiting *request) error {
 	timer := time.NewTimer(p.resource.Wait)
 	defer timer.Stop()
 	select {
@@ -187,7 +187,7 @@ const manyRetries = 1000
 
 // refuse returns a [RefusedError]. The request should come again after the requests that were
 // refused before it, when parts of its weight are given back too. p.mu must be locked.
-func (p *Pool[Payer]) refuse(payer Payer, weight int64, reason error) error {
+func (p *Pool) refuse(payer, weight int64, reason error) error {
 	now := time.Now()
 	p.holds.add(p.used, now)
 	at, parts := p.retryTotal, p.resource.Total
@@ -204,7 +204,7 @@ func (p *Pool[Payer]) refuse(payer Payer, weight int64, reason error) error {
 		p.retryTotal = at
 	default:
 		if len(p.retries) > manyRetries {
-			maps.DeleteFunc(p.retries, func(_ Payer, at time.Time) bool { return at.Before(now) })
+			maps.DeleteFunc(p.retries, func(_ int64, at time.Time) bool { return at.Before(now) })
 		}
 		p.retries[payer] = at
 	}
@@ -212,7 +212,7 @@ func (p *Pool[Payer]) refuse(payer Payer, weight int64, reason error) error {
 }
 
 // Give returns a part that Take has granted.
-func (p *Pool[Payer]) Give(payer Payer, weight int64) {
+func (p *Pool) Give(payer, weight int64) {
 	if p == nil || weight == 0 {
 		return
 	}
@@ -222,7 +222,7 @@ func (p *Pool[Payer]) Give(payer Payer, weight int64) {
 }
 
 // give returns a part and serves those that wait. p.mu must be locked.
-func (p *Pool[Payer]) give(payer Payer, weight int64) {
+func (p *Pool) give(payer, weight int64) {
 	p.holds.add(p.used, time.Now())
 	p.holds.give(weight)
 	p.used -= weight
@@ -233,7 +233,7 @@ func (p *Pool[Payer]) give(payer Payer, weight int64) {
 }
 
 // check returns why a payer cannot have a part at once, or nil. p.mu must be locked.
-func (p *Pool[Payer]) check(payer Payer, weight int64) error {
+func (p *Pool) check(payer, weight int64) error {
 	switch has := p.payers[payer].used; { // differences, because a sum with a large weight would overflow
 	case has > 0 && weight > p.resource.OfOnePayer()-has:
 		return ErrShare
@@ -245,7 +245,7 @@ func (p *Pool[Payer]) check(payer Payer, weight int64) error {
 }
 
 // grant counts a part. p.mu must be locked.
-func (p *Pool[Payer]) grant(payer Payer, weight int64) {
+func (p *Pool) grant(payer, weight int64) {
 	p.used += weight
 	own := p.payers[payer]
 	own.used += weight
@@ -253,7 +253,7 @@ func (p *Pool[Payer]) grant(payer Payer, weight int64) {
 }
 
 // set stores what a payer holds and waits for. p.mu must be locked.
-func (p *Pool[Payer]) set(payer Payer, own account) {
+func (p *Pool) set(payer int64, own account) {
 	if own.used == 0 && len(own.waiting) == 0 {
 		delete(p.payers, payer)
 	} else {
@@ -263,7 +263,7 @@ func (p *Pool[Payer]) set(payer Payer, own account) {
 
 // enqueue adds a request to the queue of its payer. A payer without a queue gets the last
 // turn. p.mu must be locked.
-func (p *Pool[Payer]) enqueue(payer Payer, waiting *request) {
+func (p *Pool) enqueue(payer int64, waiting *request) {
 	own := p.payers[payer]
 	if len(own.waiting) == 0 {
 		p.turns = append(p.turns, payer)
@@ -274,7 +274,7 @@ func (p *Pool[Payer]) enqueue(payer Payer, waiting *request) {
 
 // dequeue removes a request from the queue of its payer. It reports false if the request is
 // not there, because it has its part. p.mu must be locked.
-func (p *Pool[Payer]) dequeue(payer Payer, waiting *request) bool {
+func (p *Pool) dequeue(payer int64, waiting *request) bool {
 	own := p.payers[payer]
 	at := slices.Index(own.waiting, waiting)
 	if at < 0 {
@@ -292,7 +292,7 @@ func (p *Pool[Payer]) dequeue(payer Payer, waiting *request) bool {
 // serve grants free parts to the payers in turn. It passes over a payer that has its share,
 // but not over one that waits for the total. Otherwise small parts would hold up a large
 // one without end. p.mu must be locked.
-func (p *Pool[Payer]) serve() {
+func (p *Pool) serve() {
 	for turn := 0; turn < len(p.turns); {
 		payer := p.turns[turn]
 		first := p.payers[payer].waiting[0]

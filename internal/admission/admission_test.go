@@ -15,61 +15,64 @@ import (
 	"petstore/internal/admission"
 )
 
+// Payers.
+const a, b, c, d, e int64 = 1, 2, 3, 4, 5
+
 // TestTakeWithoutWait checks who gets a part of a resource for which nobody waits.
 func TestTakeWithoutWait(t *testing.T) {
 	t.Parallel()
-	pool := admission.New[string](admission.Resource{Total: 10, Share: 4})
+	pool := admission.New(admission.Resource{Total: 10, Share: 4})
 	for i, step := range []struct {
-		payer  string
+		payer  int64
 		weight int64 // negative: given back
 		want   error
 	}{
-		{"a", 3, nil},
-		{"a", 2, admission.ErrShare},
-		{"a", 1, nil},
-		{"b", 4, nil},
-		{"c", 3, admission.ErrTotal},
-		{"c", 2, nil},
-		{"d", 1, admission.ErrTotal},
-		{"d", math.MaxInt64, admission.ErrTotal},
-		{"a", math.MaxInt64, admission.ErrShare},
-		{"a", 1, admission.ErrShare}, // the share is checked before the total
-		{"b", -4, nil},
-		{"c", 3, admission.ErrShare},
-		{"a", -4, nil},
-		{"a", 8, nil}, // a payer without anything may exceed its share
-		{"a", 1, admission.ErrShare},
-		{"c", -2, nil},
-		{"a", -8, nil},
-		{"b", 11, nil}, // nothing is taken, so the total may be exceeded
-		{"c", 1, admission.ErrTotal},
+		{a, 3, nil},
+		{a, 2, admission.ErrShare},
+		{a, 1, nil},
+		{b, 4, nil},
+		{c, 3, admission.ErrTotal},
+		{c, 2, nil},
+		{d, 1, admission.ErrTotal},
+		{d, math.MaxInt64, admission.ErrTotal},
+		{a, math.MaxInt64, admission.ErrShare},
+		{a, 1, admission.ErrShare}, // the share is checked before the total
+		{b, -4, nil},
+		{c, 3, admission.ErrShare},
+		{a, -4, nil},
+		{a, 8, nil}, // a payer without anything may exceed its share
+		{a, 1, admission.ErrShare},
+		{c, -2, nil},
+		{a, -8, nil},
+		{b, 11, nil}, // nothing is taken, so the total may be exceeded
+		{c, 1, admission.ErrTotal},
 	} {
 		if step.weight < 0 {
 			pool.Give(step.payer, -step.weight)
 			continue
 		}
 		if got := pool.Take(t.Context(), step.payer, step.weight); !errors.Is(got, step.want) {
-			t.Errorf("step %d: Take(%q, %d) = %v, want %v", i, step.payer, step.weight, got, step.want)
+			t.Errorf("step %d: Take(%d, %d) = %v, want %v", i, step.payer, step.weight, got, step.want)
 		}
 	}
 }
 
 func TestUnlimited(t *testing.T) {
 	t.Parallel()
-	pool := admission.New[string](admission.Resource{Share: 1})
-	if err := pool.Take(t.Context(), "a", 1<<62); err != nil {
+	pool := admission.New(admission.Resource{Share: 1})
+	if err := pool.Take(t.Context(), a, 1<<62); err != nil {
 		t.Errorf("Take = %v, want nil", err)
 	}
-	pool.Give("a", 1<<62)
+	pool.Give(a, 1<<62)
 }
 
 // TestDefaultShare checks that a payer may hold a quarter, rounded up.
 func TestDefaultShare(t *testing.T) {
 	t.Parallel()
 	for total, want := range map[int]int{1: 1, 2: 1, 4: 1, 5: 2, 8: 2, 1000: 250} {
-		pool := admission.New[string](admission.Resource{}.Of(total))
+		pool := admission.New(admission.Resource{}.Of(total))
 		got := 0
-		for pool.Take(t.Context(), "a", 1) == nil {
+		for pool.Take(t.Context(), a, 1) == nil {
 			got++
 		}
 		if got != want {
@@ -80,12 +83,12 @@ func TestDefaultShare(t *testing.T) {
 
 // queue starts requests that wait, one after the other, and records who gets a part.
 type queue struct {
-	pool    *admission.Pool[string]
-	granted []string
+	pool    *admission.Pool
+	granted []int64
 	errs    []error
 }
 
-func (q *queue) start(ctx context.Context, payer string, weight int64) {
+func (q *queue) start(ctx context.Context, payer int64, weight int64) {
 	go func() {
 		if err := q.pool.Take(ctx, payer, weight); err != nil {
 			q.errs = append(q.errs, err)
@@ -96,7 +99,7 @@ func (q *queue) start(ctx context.Context, payer string, weight int64) {
 	synctest.Wait()
 }
 
-func (q *queue) give(payer string, weight int64) {
+func (q *queue) give(payer int64, weight int64) {
 	q.pool.Give(payer, weight)
 	synctest.Wait()
 }
@@ -105,14 +108,14 @@ func (q *queue) give(payer string, weight int64) {
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := &queue{pool: admission.New[string](admission.Resource{Total: 1, Wait: admission.Forever})}
-		for _, payer := range []string{"a", "a", "a", "a", "b", "b", "c"} {
+		q := &queue{pool: admission.New(admission.Resource{Total: 1, Wait: admission.Forever})}
+		for _, payer := range []int64{a, a, a, a, b, b, c} {
 			q.start(t.Context(), payer, 1)
 		}
 		for len(q.granted) < 7 {
 			q.give(q.granted[len(q.granted)-1], 1)
 		}
-		if diff := cmp.Diff([]string{"a", "a", "b", "c", "a", "b", "a"}, q.granted); diff != "" {
+		if diff := cmp.Diff([]int64{a, a, b, c, a, b, a}, q.granted); diff != "" {
 			t.Errorf("granted (-want +got):\n%s", diff)
 		}
 	})
@@ -123,25 +126,25 @@ func TestTurns(t *testing.T) {
 func TestLargePart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := &queue{pool: admission.New[string](admission.Resource{Total: 4, Share: 3, Wait: admission.Forever})}
-		q.start(t.Context(), "a", 2)
-		q.start(t.Context(), "a", 2) // above its share
-		q.start(t.Context(), "b", 1)
-		q.start(t.Context(), "c", 3) // above the total
-		q.start(t.Context(), "d", 2) // fits, but c is first
-		q.start(t.Context(), "e", 4)
-		if diff := cmp.Diff([]string{"a", "b"}, q.granted); diff != "" {
+		q := &queue{pool: admission.New(admission.Resource{Total: 4, Share: 3, Wait: admission.Forever})}
+		q.start(t.Context(), a, 2)
+		q.start(t.Context(), a, 2) // above its share
+		q.start(t.Context(), b, 1)
+		q.start(t.Context(), c, 3) // above the total
+		q.start(t.Context(), d, 2) // fits, but c is first
+		q.start(t.Context(), e, 4)
+		if diff := cmp.Diff([]int64{a, b}, q.granted); diff != "" {
 			t.Errorf("granted before a part is free (-want +got):\n%s", diff)
 		}
-		q.give("b", 1)
+		q.give(b, 1)
 		if len(q.granted) != 2 {
-			t.Errorf("granted %q, but nothing fits", q.granted[2:])
+			t.Errorf("granted %d, but nothing fits", q.granted[2:])
 		}
-		q.give("a", 2) // its second request has the first turn
-		q.give("a", 2)
-		q.give("c", 3)
-		q.give("d", 2)
-		if diff := cmp.Diff([]string{"a", "b", "a", "c", "d", "e"}, q.granted); diff != "" {
+		q.give(a, 2) // its second request has the first turn
+		q.give(a, 2)
+		q.give(c, 3)
+		q.give(d, 2)
+		if diff := cmp.Diff([]int64{a, b, a, c, d, e}, q.granted); diff != "" {
 			t.Errorf("granted at the end (-want +got):\n%s", diff)
 		}
 	})
@@ -153,21 +156,21 @@ func TestWaitTooLong(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("the client is gone")
 	for name, test := range map[string]struct {
-		holds []string // the payers that take 1 of 2 before
-		payer string
+		holds []int64 // the payers that take 1 of 2 before
+		payer int64
 		wait  time.Duration
 		want  error
 	}{
-		"the payer itself has its share": {[]string{"a"}, "a", time.Second, admission.ErrShare},
-		"others have everything":         {[]string{"b", "c"}, "a", time.Second, admission.ErrTotal},
-		"the context ends first":         {[]string{"b", "c"}, "a", time.Hour, gone},
+		"the payer itself has its share": {[]int64{a}, a, time.Second, admission.ErrShare},
+		"others have everything":         {[]int64{b, c}, a, time.Second, admission.ErrTotal},
+		"the context ends first":         {[]int64{b, c}, a, time.Hour, gone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, gone)
 				defer cancel()
-				q := &queue{pool: admission.New[string](admission.Resource{Total: 2, Share: 1, Wait: test.wait})}
+				q := &queue{pool: admission.New(admission.Resource{Total: 2, Share: 1, Wait: test.wait})}
 				for _, holder := range test.holds {
 					q.start(ctx, holder, 1)
 				}
@@ -194,11 +197,11 @@ func TestWaitTooLong(t *testing.T) {
 func TestRace(t *testing.T) {
 	t.Parallel()
 	const payers, total, share = 8, 20, 6
-	pool := admission.New[int](admission.Resource{Total: total, Share: share, Wait: admission.Forever})
+	pool := admission.New(admission.Resource{Total: total, Share: share, Wait: admission.Forever})
 	var mu sync.Mutex
 	var all, mostOfAll, mostOfOne int64
 	held := make([]int64, payers)
-	add := func(payer int, weight int64) {
+	add := func(payer, weight int64) {
 		mu.Lock()
 		defer mu.Unlock()
 		held[payer] += weight
@@ -206,7 +209,7 @@ func TestRace(t *testing.T) {
 		mostOfAll, mostOfOne = max(mostOfAll, all), max(mostOfOne, slices.Max(held))
 	}
 	var running sync.WaitGroup
-	for payer := range payers {
+	for payer := range int64(payers) {
 		for range 3 {
 			running.Go(func() {
 				for i := range 500 {
@@ -228,7 +231,7 @@ func TestRace(t *testing.T) {
 	if mostOfAll > total || mostOfOne > share {
 		t.Errorf("at most %d of %d were taken, and %d of %d by one payer", mostOfAll, total, mostOfOne, share)
 	}
-	for payer := range payers { // waits for nothing, because everything is free
+	for payer := range int64(payers) { // waits for nothing, because everything is free
 		if err := pool.Take(t.Context(), payer, 1); err != nil {
 			t.Errorf("Take at the end = %v", err)
 		}
@@ -243,17 +246,17 @@ func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const clients, mostRetries, hold = 140, 8, 350 * time.Millisecond
-		pool := admission.New[string](admission.Resource{Total: 2, Share: 1, Wait: 3 * time.Second})
+		pool := admission.New(admission.Resource{Total: 2, Share: 1, Wait: 3 * time.Second})
 		var mu sync.Mutex
 		tries := map[int]int{} // the number of clients by their attempts
 		var running sync.WaitGroup
 		for range clients {
 			running.Go(func() {
 				for attempt := 1; ; attempt++ {
-					err := pool.Take(t.Context(), "a", 1)
+					err := pool.Take(t.Context(), a, 1)
 					if err == nil {
 						time.Sleep(hold) //nolint:forbidigo // the clock of the test
-						pool.Give("a", 1)
+						pool.Give(a, 1)
 						mu.Lock()
 						tries[attempt]++
 						mu.Unlock()
@@ -269,10 +272,10 @@ func TestRetryAfter(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Second) //nolint:forbidigo // the clock of the test
-		if err := pool.Take(t.Context(), "b", 1); err != nil {
+		if err := pool.Take(t.Context(), b, 1); err != nil {
 			t.Errorf("another payer: %v", err)
 		}
-		pool.Give("b", 1)
+		pool.Give(b, 1)
 		running.Wait()
 		for attempts, count := range tries {
 			if attempts > 1+mostRetries {

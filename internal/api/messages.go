@@ -92,7 +92,7 @@ type storeKey struct{ payer, account int64 }
 
 // newMessageReader shares the reading of messages among the requests of an account that
 // wait. Each read takes a place of its payer. A message that does not exist is nil.
-func newMessageReader(queries *db.Queries, places *admission.Pool[int64]) *sharedRead[storeKey, string, *db.MessageGetManyRow] {
+func newMessageReader(queries *db.Queries, places *admission.Pool) *sharedRead[storeKey, string, *db.MessageGetManyRow] {
 	limits := sharedReads
 	limits.Inputs = maxMessagesPerRead
 	return shareReads(limits, withoutEnd, func(ctx context.Context, store storeKey, ids []string) ([]*db.MessageGetManyRow, error) {

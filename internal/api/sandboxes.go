@@ -157,7 +157,7 @@ func (s *Server) deleteSandbox(c *gin.Context, id string) error {
 
 // changeSandbox runs a change of the sandbox that an id in the path names in a transaction,
 // and returns the account of the sandbox. The change counts in a pool.
-func (s *Server) changeSandbox(c *gin.Context, id string, pool *admission.Pool[int64], change func(context.Context, *db.Queries, int64) error) (accountID int64, err error) {
+func (s *Server) changeSandbox(c *gin.Context, id string, pool *admission.Pool, change func(context.Context, *db.Queries, int64) error) (accountID int64, err error) {
 	if err := checkUntagged(c.Request); err != nil {
 		return 0, err
 	}

@@ -94,7 +94,7 @@ type Server struct {
 func New(options Options) (*Server, error) {
 	options.setDefaults()
 	reads := postgres.Reads{DB: options.DB}
-	locks := admission.New[int64](admission.Locks.Of(options.DB.LockWaits()))
+	locks := admission.New(admission.Locks.Of(options.DB.LockWaits()))
 	s := &Server{
 		options: options,
 		queries: db.New(options.DB),
@@ -114,7 +114,7 @@ func New(options Options) (*Server, error) {
 		page, err := feed.Find(ctx, s.reads, queries[0])
 		return slices.Repeat([]feed.Page{page}, len(queries)), err
 	})
-	looks := admission.New[int64](admission.Looks.Of(options.DB.LockWaits()))
+	looks := admission.New(admission.Looks.Of(options.DB.LockWaits()))
 	s.looks, s.messages = newLooks(looks), newMessageReader(s.reads, looks)
 	spec, err := SpecFor(options.BaseURL)
 	if err != nil {

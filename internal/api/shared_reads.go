@@ -77,7 +77,7 @@ type lookKey struct {
 }
 
 // newLooks returns a coalescer of reads of requests that wait. Each takes a place of its payer.
-func newLooks(places *admission.Pool[int64]) *sharedRead[lookKey, func(context.Context) (any, error), any] {
+func newLooks(places *admission.Pool) *sharedRead[lookKey, func(context.Context) (any, error), any] {
 	return shareReads(sharedReads, withoutEnd, func(ctx context.Context, key lookKey, reads []func(context.Context) (any, error)) ([]any, error) {
 		if err := places.Take(ctx, key.payer, 1); err != nil {
 			return nil, err

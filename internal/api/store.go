@@ -15,7 +15,7 @@ import (
 
 // transact is [transactTagged] for a resource without an entity tag. The error comes from the action
 // or a precondition.
-func transact[Result any](s *Server, c *gin.Context, pool *admission.Pool[int64], action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
+func transact[Result any](s *Server, c *gin.Context, pool *admission.Pool, action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
 	if err := checkUntagged(c.Request); err != nil {
 		return result, err
 	}
@@ -25,7 +25,7 @@ func transact[Result any](s *Server, c *gin.Context, pool *admission.Pool[int64]
 // transactTagged runs a change of what the caller's account has in a transaction, and retries it.
 // Such changes may wait for each other, so each counts in a pool. The action checks the
 // precondition of a resource with an entity tag.
-func transactTagged[Result any](s *Server, c *gin.Context, pool *admission.Pool[int64], action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
+func transactTagged[Result any](s *Server, c *gin.Context, pool *admission.Pool, action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
 	ctx, identity := c.Request.Context(), gate.Caller(c)
 	if err := pool.Take(ctx, identity.Payer(), 1); err != nil {
 		return result, err

@@ -278,7 +278,7 @@ func (s *Server) probeWebhook(c *gin.Context) error {
 // result with 202. Location leads to the delivery, or to all deliveries of the webhook. The
 // change counts in a pool. The webhook must be enabled. If the path names a delivery, the change
 // checks that after the delivery. The worker starts at once.
-func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func(context.Context, *db.Queries, db.WebhookGetLockedRow) (any, error)) error {
+func (s *Server) accept(c *gin.Context, pool *admission.Pool, change func(context.Context, *db.Queries, db.WebhookGetLockedRow) (any, error)) error {
 	result, err := transact(s, c, pool, func(ctx context.Context, queries *db.Queries) (any, error) {
 		at, err := webhook.Lock(ctx, queries, endpointOf(c))
 		switch {

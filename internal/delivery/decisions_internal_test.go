@@ -207,7 +207,7 @@ func TestIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		one := admission.Resource{Name: "places", Total: 1, Wait: admission.Forever}
-		contended := admission.New[int64](one)
+		contended := admission.New(one)
 		if err := contended.Take(t.Context(), 1, 1); err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +218,7 @@ func TestIsOver(t *testing.T) {
 		close(ended)
 		for name, test := range map[string]struct {
 			ending  chan struct{}
-			pool    *admission.Pool[int64]
+			pool    *admission.Pool
 			renewed time.Duration // ago
 			until   time.Time
 			want    bool
@@ -227,7 +227,7 @@ func TestIsOver(t *testing.T) {
 			"the worker stops":              {ended, contended, 0, time.Now().Add(time.Second), true},
 			"the lease is over":             {make(chan struct{}), contended, 15*time.Second + 1, time.Now().Add(time.Second), true},
 			"others wait for its place":     {make(chan struct{}), contended, 0, time.Now().Add(-1), true},
-			"nobody waits for its place":    {make(chan struct{}), admission.New[int64](one), 0, time.Now().Add(-time.Hour), false},
+			"nobody waits for its place":    {make(chan struct{}), admission.New(one), 0, time.Now().Add(-time.Hour), false},
 			"others wait, its time remains": {make(chan struct{}), contended, 0, time.Now(), false},
 			"others wait, it has read none": {make(chan struct{}), contended, 0, time.Time{}, false},
 		} {

@@ -132,10 +132,10 @@ type Worker struct {
 	log     *slog.Logger
 	faults  *faults.Injector // of sandboxes
 
-	places      *admission.Pool[int64] // at the database, for drains
-	dispatches  *admission.Pool[int64]
-	settlements *admission.Pool[int64]
-	fast, slow  *admission.Pool[int64] // webhooks
+	places      *admission.Pool // at the database, for drains
+	dispatches  *admission.Pool
+	settlements *admission.Pool
+	fast, slow  *admission.Pool // webhooks
 
 	woken    *inbox[int64]    // by Wake
 	asked    *inbox[endpoint] // by Deliver
@@ -153,12 +153,12 @@ type Worker struct {
 
 // New returns a worker. Call [Worker.Run] to start it.
 func New(options Options) *Worker {
-	places := admission.New[int64](admission.DeliveryTransactions)
+	places := admission.New(admission.DeliveryTransactions)
 	bounded := options.DB.Bounded(leaseTime) // a longer transaction has lost its lease
 	return &Worker{
 		options: options, db: bounded, queries: db.New(bounded), log: options.Log, faults: faults.New(bounded, nil, places),
-		places: places, dispatches: admission.New[int64](admission.Dispatches), settlements: admission.New[int64](admission.Settlements),
-		fast: admission.New[int64](admission.FastWebhooks), slow: admission.New[int64](admission.SlowWebhooks),
+		places: places, dispatches: admission.New(admission.Dispatches), settlements: admission.New(admission.Settlements),
+		fast: admission.New(admission.FastWebhooks), slow: admission.New(admission.SlowWebhooks),
 		woken: newInbox[int64](), asked: newInbox[endpoint](), accounts: newTasks[int64](options.Log), webhooks: newTasks[endpoint](options.Log), changed: newTasks[endpoint](options.Log),
 		idle: map[int64]bool{}, leases: map[*drain]bool{},
 	}

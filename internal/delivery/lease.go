@@ -41,9 +41,9 @@ type drain struct {
 	endpoint
 
 	payer  int64
-	pool   *admission.Pool[int64] // in which the drain has a place
-	isSlow bool                   // whether that is the pool of slow webhooks
-	ending <-chan struct{}        // closed when the worker stops
+	pool   *admission.Pool // in which the drain has a place
+	isSlow bool            // whether that is the pool of slow webhooks
+	ending <-chan struct{} // closed when the worker stops
 
 	lease    int64
 	isProbe  bool      // whether it sends one delivery after many failures

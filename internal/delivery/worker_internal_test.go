@@ -152,7 +152,7 @@ func TestPersist(t *testing.T) {
 	}
 
 	// Others wait for the only place.
-	d.pool = admission.New[int64](admission.Resource{Total: 1, Wait: admission.Forever})
+	d.pool = admission.New(admission.Resource{Total: 1, Wait: admission.Forever})
 	waiting, stop := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -365,7 +365,7 @@ func TestWaitsBeforeSlice(t *testing.T) {
 	l.worker.options.Client = receiver.Client()
 	l.exec("UPDATE webhooks SET url = $1", receiver.URL)
 	l.exec("UPDATE webhook_deliveries SET type = 'webhook.test', sequence = NULL, body = '{}'")
-	l.worker.fast = admission.New[int64](admission.Resource{Total: 1, Wait: admission.Forever})
+	l.worker.fast = admission.New(admission.Resource{Total: 1, Wait: admission.Forever})
 	waiting, stop := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	defer others.Wait()

@@ -35,7 +35,7 @@ type Recorder struct {
 	db      *postgres.DB
 	queries *db.Queries
 	hub     *feed.Hub
-	buffer  *admission.Pool[int64] // bytes, by payer
+	buffer  *admission.Pool // bytes, by payer
 	report  func(written, dropped int)
 	log     *slog.Logger
 	closing time.Duration // [closingTime], except in tests
@@ -52,7 +52,7 @@ func New(database *postgres.DB, hub *feed.Hub, log *slog.Logger, report func(wri
 	writing := database.Writing()
 	return &Recorder{
 		db: writing, queries: db.New(writing), hub: hub, log: log, report: report, closing: closingTime,
-		buffer: admission.New[int64](admission.Exchanges), dropped: map[int64]int64{}, added: make(chan struct{}, 1),
+		buffer: admission.New(admission.Exchanges), dropped: map[int64]int64{}, added: make(chan struct{}, 1),
 	}
 }
 

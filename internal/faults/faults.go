@@ -98,7 +98,7 @@ type ruleNumbers [MaxRules]int64
 // a sandbox without rules need not look for rules. Without a verifier, each request reads the rules,
 // because nothing tells that they have changed. A statement that counts takes one of the places,
 // because a reset locks the rules.
-func New(database *postgres.DB, verifier *auth.Verifier, places *admission.Pool[int64]) *Injector {
+func New(database *postgres.DB, verifier *auth.Verifier, places *admission.Pool) *Injector {
 	f := &Injector{verifier: verifier}
 	var err error
 	if f.cache, err = lru.New[int64, *cached](cacheSize); err != nil {

@@ -103,7 +103,7 @@ type API struct {
 	Faults  *faults.Injector
 	// Recorder records the requests of sandboxes; nil: nobody does.
 	Recorder *exchange.Recorder
-	Locks    *admission.Pool[int64] // [Limits.Locks]
+	Locks    *admission.Pool // [Limits.Locks]
 }
 
 // Spec is openapi.yaml in the formats that the server returns, and its operations by method

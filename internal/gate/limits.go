@@ -21,17 +21,17 @@ import (
 // Limits stop a few clients from using all resources. The payer of a pool is an account
 // with its sandboxes. Handlers take places of the exported pools.
 type Limits struct {
-	Counts *admission.Pool[int64] // exact counts and other expensive queries
-	Locks  *admission.Pool[int64] // transactions that may wait for a lock
-	Loads  *admission.Pool[int64] // new sandboxes and samples, resets and replays
+	Counts *admission.Pool // exact counts and other expensive queries
+	Locks  *admission.Pool // transactions that may wait for a lock
+	Loads  *admission.Pool // new sandboxes and samples, resets and replays
 
-	requests  *admission.Pool[int64]
-	bodies    *admission.Pool[int64]
-	bodyBytes *admission.Pool[int64]
-	pageBytes *admission.Pool[int64]
-	delays    *admission.Pool[int64]
-	longPolls *admission.Pool[int64]
-	streams   *admission.Pool[int64]
+	requests  *admission.Pool
+	bodies    *admission.Pool
+	bodyBytes *admission.Pool
+	pageBytes *admission.Pool
+	delays    *admission.Pool
+	longPolls *admission.Pool
+	streams   *admission.Pool
 
 	keys      *ratelimit.Limiter[int64]
 	accounts  *ratelimit.Limiter[int64] // by payer
@@ -43,19 +43,19 @@ type Limits struct {
 }
 
 // newLimits returns the limits of a server.
-func newLimits(options Options, locks *admission.Pool[int64]) *Limits {
+func newLimits(options Options, locks *admission.Pool) *Limits {
 	ofSandboxes := ratelimit.Limit{PerMinute: halfOf(options.AccountLimit.PerMinute), Burst: halfOf(options.AccountLimit.Burst)}
 	l := &Limits{
-		requests:  admission.New[int64](admission.Requests.Of(options.MaxInFlight)),
-		bodies:    admission.New[int64](admission.Bodies),
-		bodyBytes: admission.New[int64](admission.BodyBytes),
-		pageBytes: admission.New[int64](admission.PageBytes),
-		delays:    admission.New[int64](admission.Delays),
-		longPolls: admission.New[int64](admission.LongPolls),
-		streams:   admission.New[int64](admission.Streams),
-		Counts:    admission.New[int64](admission.Counts),
+		requests:  admission.New(admission.Requests.Of(options.MaxInFlight)),
+		bodies:    admission.New(admission.Bodies),
+		bodyBytes: admission.New(admission.BodyBytes),
+		pageBytes: admission.New(admission.PageBytes),
+		delays:    admission.New(admission.Delays),
+		longPolls: admission.New(admission.LongPolls),
+		streams:   admission.New(admission.Streams),
+		Counts:    admission.New(admission.Counts),
 		Locks:     locks,
-		Loads:     admission.New[int64](admission.Loads),
+		Loads:     admission.New(admission.Loads),
 		keys:      ratelimit.New[int64](options.KeyLimit, options.Now),
 		accounts:  ratelimit.New[int64](options.AccountLimit, options.Now),
 		sandboxes: ratelimit.New[int64](ofSandboxes, options.Now),

@@ -208,7 +208,7 @@ type outcome struct {
 // Committer runs writes. It is safe for concurrent use.
 type Committer struct {
 	db      *postgres.DB
-	locks   *admission.Pool[int64] // of transactions that wait for locks of rows, by payer
+	locks   *admission.Pool // of transactions that wait for locks of rows, by payer
 	common  *coalesce.Coalescer[struct{}, storeWrite, outcome]
 	groups  *coalesce.Coalescer[Store, *Write, outcome]
 	waiting *coalesce.Coalescer[lockedRows, *Write, outcome] // groups that wait for locks
@@ -232,12 +232,12 @@ func (w *Write) rows(store Store) lockedRows {
 
 // New returns a Committer that writes to a database. Share the pool with everything else
 // that waits for locks of accounts.
-func New(database *postgres.DB, locks *admission.Pool[int64]) *Committer {
+func New(database *postgres.DB, locks *admission.Pool) *Committer {
 	return newWith(spareGroups, database, locks)
 }
 
 // newWith is [New] with a number of spare groups.
-func newWith(spares int, database *postgres.DB, locks *admission.Pool[int64]) *Committer {
+func newWith(spares int, database *postgres.DB, locks *admission.Pool) *Committer {
 	c := &Committer{db: database.Writing(), locks: locks, apart: newApart()}
 	limits := coalesce.Limits{Parallel: 1, Spare: spares, Inputs: maxWrites}
 	c.common = coalesce.New(limits, func(ctx context.Context, _ struct{}, writes []storeWrite) ([]outcome, error) {

@@ -42,7 +42,7 @@ var one, two = Store{AccountID: 1}, Store{AccountID: 2}
 // newCommitter returns a Committer that shares its pool with nothing else. It has no spare groups,
 // which start beside a slow one, so the same writes always share a group.
 func newCommitter(pool *postgres.DB) *Committer {
-	return newWith(0, pool, admission.New[int64](admission.Locks.Of(pool.LockWaits())))
+	return newWith(0, pool, admission.New(admission.Locks.Of(pool.LockWaits())))
 }
 
 func newFixture(t *testing.T) *fixture {
