@@ -21,44 +21,6 @@ var one = coalesce.Limits{Parallel: 1}
 // lookAfter is the time after which a call that waits looks at its context.
 const lookAfter = 250 * time.Millisecond
 
-// gate blocks runs and records their inputs.
-type gate struct {
-	runs chan []int    // inputs of each run, sent when it starts
-	open chan struct{} // each receive ends one run
-}
-
-func newGate() *gate { return &gate{runs: make(chan []int, 100), open: make(chan struct{})} }
-
-// double returns twice each input, once the gate lets it proceed.
-func (g *gate) double(_ context.Context, _ string, ins []int) ([]int, error) {
-	g.runs <- append([]int(nil), ins...)
-	<-g.open
-	outs := make([]int, len(ins))
-	for i, in := range ins {
-		outs[i] = 2 * in
-	}
-	return outs, nil
-}
-
-func TestKeysDoNotWaitForEachOther(t *testing.T) {
-	t.Parallel()
-	g := newGate()
-	b := coalesce.New(one, g.double)
-	var calls sync.WaitGroup
-	for i, key := range []string{"a", "b", "c"} {
-		calls.Go(func() {
-			if out, err := b.Do(t.Context(), key, i); err != nil || out != 2*i {
-				t.Errorf("Do(%s) = %d, %v", key, out, err)
-			}
-		})
-	}
-	for range 3 {
-		<-g.runs // all have started, and none has ended
-	}
-	close(g.open)
-	calls.Wait()
-}
-
 // TestParallelRuns: as many runs as allowed, and no more.
 func TestParallelRuns(t *testing.T) {
 	t.Parallel()
@@ -83,54 +45,6 @@ func TestParallelRuns(t *testing.T) {
 	calls.Wait()
 	if most.Load() > 2 {
 		t.Errorf("%d concurrent runs", most.Load())
-	}
-}
-
-// TestLeaving: a call whose context has ended leaves. A run that starts later skips
-// it, and the other calls get their own results.
-func TestLeaving(t *testing.T) {
-	t.Parallel()
-	g := newGate()
-	b := coalesce.New(one, g.double)
-	var first, others sync.WaitGroup
-	first.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
-	<-g.runs
-	// A call with an ended context does not wait, but it takes a place.
-	ended, end := context.WithCancel(t.Context())
-	end()
-	for in := 100; in < 105; in++ {
-		others.Go(func() {
-			if out, err := b.Do(t.Context(), "key", in); err != nil || out != 2*in {
-				t.Errorf("Do(%d) = %d, %v", in, out, err)
-			}
-		})
-		if _, err := b.Do(ended, "key", -in); !errors.Is(err, context.Canceled) {
-			t.Errorf("%v", err)
-		}
-	}
-	g.open <- struct{}{}
-	first.Wait()
-	var seen []int
-	for len(seen) < 5 { // calls that came too late for one run are in the next
-		seen = append(seen, <-g.runs...)
-		g.open <- struct{}{}
-	}
-	others.Wait()
-	for _, in := range seen {
-		if in < 0 {
-			t.Errorf("the run includes a call that had left: %v", seen)
-		}
-	}
-	// When all calls have left, the next call starts a run at once.
-	first.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
-	<-g.runs
-	if _, err := b.Do(ended, "key", -1); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	close(g.open)
-	first.Wait()
-	if out, err := b.Do(t.Context(), "key", 7); err != nil || out != 14 {
-		t.Errorf("%d, %v", out, err)
 	}
 }
 
@@ -477,8 +391,8 @@ func TestSpareRunsOfManyKeys(t *testing.T) {
 	})
 }
 
-// TestRunsEndWithTheirCalls: the context of a run ends when all its calls have
-// left, and not earlier.
+// TestRunsEndWithTheirCalls: a run skips the calls that have left before it. Its context ends when all its
+// calls have left, and not earlier.
 func TestRunsEndWithTheirCalls(t *testing.T) {
 	t.Parallel()
 	inBubble(t, one, func(b *bubble) {
@@ -509,9 +423,21 @@ func TestRunsEndWithTheirCalls(t *testing.T) {
 		b.wantEnded("[2 3 4]", "[6]")
 		call(7) // runs the group itself
 		b.wantEnded("[2 3 4]", "[6]")
+		call(8)
+		leave[8]() // the only call that waits
 		leave[7]()
 		b.wantEnded("[2 3 4]", "[6]", "[7]")
-		b.wantDone(7, "5 context canceled", "2 context canceled", "4 context canceled", "3 context canceled", "6 context canceled", "7 context canceled")
+		call(9) // runs at once
+		call(10)
+		call(11) // gets its own output, although the call before it leaves
+		leave[10]()
+		b.release(9, 11)
+		b.want("[1]", "[2 3 4]", "[6]", "[7]", "[9]", "[11]")
+		var left []string
+		for _, in := range []int{5, 2, 4, 3, 6, 8, 7, 10} {
+			left = append(left, fmt.Sprint(in, " context canceled"))
+		}
+		b.wantDone(11, left...)
 	})
 }
 
