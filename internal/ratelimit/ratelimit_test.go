@@ -171,16 +171,6 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-func TestNoLimit(t *testing.T) {
-	t.Parallel()
-	limiter := ratelimit.New[int](ratelimit.Limit{}, time.Now)
-	for range 10_000 {
-		if !limiter.Take(1, 1).Taken {
-			t.Fatal("rejected, although there is no limit")
-		}
-	}
-}
-
 // TestRaceForTokens: of many concurrent callers, exactly as many get a token as
 // there are.
 func TestRaceForTokens(t *testing.T) {
