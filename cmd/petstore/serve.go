@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"petstore/db"
-	"petstore/internal/admission"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/delivery"
@@ -272,7 +271,6 @@ func apiOptions(c config) api.Options {
 		AccountLimit:   c.accountLimit(),
 		FailureLimit:   ratelimit.Limit{PerMinute: c.AuthFailureLimit, Burst: c.AuthFailureLimit},
 		TrustedProxies: c.TrustedProxies,
-		MaxInFlight:    int(admission.Requests.Total),
 	}, Egress: c.guard(), Vault: c.vault}
 }
 

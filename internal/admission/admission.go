@@ -47,7 +47,7 @@ func (e *RefusedError) Unwrap() error { return e.reason }
 // clients behind it by no more than this.
 const MaxRetryAfter = 30 * time.Second
 
-// Pool is a resource of a process. A nil Pool is unlimited. It is safe for concurrent use.
+// Pool is a resource of a process. It is safe for concurrent use.
 type Pool struct {
 	resource Resource
 
@@ -103,12 +103,8 @@ type request struct {
 	granted chan struct{} // closed when it has its part
 }
 
-// New returns a Pool of a resource. It returns nil if the total is 0, which means
-// unlimited.
+// New returns a Pool of a resource.
 func New(resource Resource) *Pool {
-	if resource.Total <= 0 {
-		return nil
-	}
 	return &Pool{resource: resource, payers: map[int64]account{}, retries: map[int64]time.Time{}}
 }
 
@@ -119,7 +115,7 @@ func New(resource Resource) *Pool {
 // A payer that holds nothing may take more than its share, and any payer more than the
 // total while nothing is taken. Otherwise a large part would never be granted.
 func (p *Pool) Take(ctx context.Context, payer, weight int64) error {
-	if p == nil || weight == 0 {
+	if weight == 0 {
 		return nil
 	}
 	p.mu.Lock()
@@ -144,9 +140,6 @@ func (p *Pool) Take(ctx context.Context, payer, weight int64) error {
 
 // IsContended reports whether a request waits for its part.
 func (p *Pool) IsContended() bool {
-	if p == nil {
-		return false
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.turns) > 0
@@ -213,7 +206,7 @@ func (p *Pool) refuse(payer, weight int64, reason error) error {
 
 // Give returns a part that Take has granted.
 func (p *Pool) Give(payer, weight int64) {
-	if p == nil || weight == 0 {
+	if weight == 0 {
 		return
 	}
 	p.mu.Lock()

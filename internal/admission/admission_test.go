@@ -57,15 +57,6 @@ func TestTakeWithoutWait(t *testing.T) {
 	}
 }
 
-func TestUnlimited(t *testing.T) {
-	t.Parallel()
-	pool := admission.New(admission.Resource{Share: 1})
-	if err := pool.Take(t.Context(), a, 1<<62); err != nil {
-		t.Errorf("Take = %v, want nil", err)
-	}
-	pool.Give(a, 1<<62)
-}
-
 // TestDefaultShare checks that a payer may hold a quarter, rounded up.
 func TestDefaultShare(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,7 @@ import (
 // Resource is something of which a process has a limited amount.
 type Resource struct {
 	Name string
-	// Total is the amount that all payers together may hold. 0 means unlimited.
+	// Total is the amount that all payers together may hold.
 	Total int64
 	// Share is the amount that one payer may hold. 0 means a quarter of the total, rounded up.
 	Share int64

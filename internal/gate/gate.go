@@ -70,20 +70,23 @@ type Options struct {
 	// nobody needs it.
 	Known func(context.Context)
 	// MaxInFlight is the maximum number of requests with an API key in progress. The
-	// server rejects more of them immediately. Zero: no limit.
+	// server rejects more of them immediately. Zero: the total of [admission.Requests].
 	MaxInFlight int
 
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
 
-// SetDefaults sets the options that are nil. [New] needs them.
+// SetDefaults sets the options that are nil or zero and have a default. [New] needs them.
 func (o *Options) SetDefaults() {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.Known == nil {
 		o.Known = func(context.Context) {}
+	}
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = int(admission.Requests.Total)
 	}
 	if o.StreamPause == 0 {
 		o.StreamPause = defaultStreamPause
