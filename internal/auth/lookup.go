@@ -45,23 +45,25 @@ type hash = [sha256.Size]byte
 // their failure limit. The last two share parallelLookups connections, of which the
 // third uses at most one.
 type lookups struct {
-	remembered *coalesce.Coalescer[struct{}, hash, *cachedKey]
-	unknown    *coalesce.Coalescer[struct{}, hash, *cachedKey]
-	suspect    *coalesce.Coalescer[netip.Addr, hash, *cachedKey]
+	remembered, unknown, suspect *lane
 }
+
+// lane looks up keys. Those of different networks do not share a statement. Only the lane of
+// suspects knows networks.
+type lane = coalesce.Coalescer[netip.Addr, hash, *cachedKey]
 
 // newLookups returns lookups that read keys with the given function, which returns
 // nil for a key that does not exist.
-func newLookups(read func(context.Context, []hash) ([]*cachedKey, error)) lookups {
+func newLookups(read func(context.Context, netip.Addr, []hash) ([]*cachedKey, error)) lookups {
 	unknownPlaces, suspectPlace := semaphore.NewWeighted(parallelLookups), semaphore.NewWeighted(1)
-	readUnknown := func(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
+	readUnknown := func(ctx context.Context, network netip.Addr, hashes []hash) ([]*cachedKey, error) {
 		if err := unknownPlaces.Acquire(ctx, 1); err != nil {
 			return nil, err
 		}
 		defer unknownPlaces.Release(1)
-		return read(ctx, hashes)
+		return read(ctx, network, hashes)
 	}
-	readSuspect := func(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
+	readSuspect := func(ctx context.Context, network netip.Addr, hashes []hash) ([]*cachedKey, error) {
 		// The pace also applies to clients that disconnect.
 		pace := time.NewTimer(suspectPace)
 		defer func() { <-pace.C }()
@@ -69,28 +71,19 @@ func newLookups(read func(context.Context, []hash) ([]*cachedKey, error)) lookup
 			return nil, err
 		}
 		defer suspectPlace.Release(1)
-		return readUnknown(ctx, hashes)
+		return readUnknown(ctx, network, hashes)
 	}
-	limits := coalesce.Limits{Parallel: parallelLookups, Inputs: maxHashesPerLookup}
-	remembered := limits
-	remembered.Spare = spareLookups
 	return lookups{
-		remembered: coalesce.New(remembered, func(ctx context.Context, _ struct{}, hashes []hash) ([]*cachedKey, error) {
-			return read(ctx, hashes)
-		}),
-		unknown: coalesce.New(limits, func(ctx context.Context, _ struct{}, hashes []hash) ([]*cachedKey, error) {
-			return readUnknown(ctx, hashes)
-		}),
-		suspect: coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxHashesPerLookup}, func(ctx context.Context, _ netip.Addr, hashes []hash) ([]*cachedKey, error) {
-			return readSuspect(ctx, hashes)
-		}),
+		remembered: coalesce.New(coalesce.Limits{Parallel: parallelLookups, Inputs: maxHashesPerLookup, Spare: spareLookups}, read),
+		unknown:    coalesce.New(coalesce.Limits{Parallel: parallelLookups, Inputs: maxHashesPerLookup}, readUnknown),
+		suspect:    coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxHashesPerLookup}, readSuspect),
 	}
 }
 
 // read reads keys from the database and caches them, without those that do not exist, for
 // which it returns nil, and those that have ended. It ignores the cancellation of ctx,
 // because canceling a statement would close the connection.
-func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
+func (v *Verifier) read(ctx context.Context, _ netip.Addr, hashes []hash) ([]*cachedKey, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 	defer cancel()
 	// Read both before the keys, so that later changes are noticed.

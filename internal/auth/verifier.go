@@ -151,20 +151,16 @@ func (v *Verifier) isFresh(key *cachedKey, now time.Time) bool {
 func (v *Verifier) isTrusted(now time.Time) bool { return !now.After(*v.trustedUntil.Load()) }
 
 // lookUp reads a key in its lane.
-func (v *Verifier) lookUp(ctx context.Context, hash hash, remembered bool, limit OverLimit) (key *cachedKey, err error) {
-	var network netip.Addr
-	suspect := false
-	if limit != nil && !remembered {
-		network, suspect = limit()
+func (v *Verifier) lookUp(ctx context.Context, hash hash, remembered bool, limit OverLimit) (*cachedKey, error) {
+	lane, of := v.lookups.unknown, netip.Addr{}
+	if remembered {
+		lane = v.lookups.remembered
+	} else if limit != nil {
+		if network, over := limit(); over {
+			lane, of = v.lookups.suspect, network
+		}
 	}
-	switch {
-	case remembered:
-		key, err = v.lookups.remembered.Do(ctx, struct{}{}, hash)
-	case suspect:
-		key, err = v.lookups.suspect.Do(ctx, network, hash)
-	default:
-		key, err = v.lookups.unknown.Do(ctx, struct{}{}, hash)
-	}
+	key, err := lane.Do(ctx, of, hash)
 	if err == nil && key == nil {
 		err = ErrInvalidKey
 	}
