@@ -77,9 +77,11 @@ func TestWaitForMessage(t *testing.T) {
 			t.Errorf("%s %v", got.body, got.header)
 		}
 	}
-	again := p.do("GET", path, nil, "Prefer", "wait=30").want(200)
-	if one := decode[message](again); one.Status != "delivered" || again.header.Get("Preference-Applied") != "wait=30" {
-		t.Errorf("a delivered message: %s %v", again.body, again.header)
+	for _, value := range []string{"wait=30", "wait=31", "wait=9223372036", "wait=9223372036854775808"} {
+		again := p.do("GET", path, nil, "Prefer", value).want(200)
+		if one := decode[message](again); one.Status != "delivered" || again.header.Get("Preference-Applied") != "wait=30" {
+			t.Errorf("a delivered message, %s: %s %v", value, again.body, again.header)
+		}
 	}
 	p.waits(0)
 }

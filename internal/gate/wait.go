@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -28,12 +27,10 @@ const (
 // PreferredWait returns the time that a request prefers to wait (RFC 7240, section 4.3); 0:
 // it does not wait, or its operation has not the attribute [Waits].
 func PreferredWait(c *gin.Context) time.Duration {
-	value, _ := httpjson.Preference(c.Request.Header, "wait")
-	seconds, err := strconv.Atoi(value)
-	if err != nil || seconds < 0 || !requestOf(c).route.has(Waits) {
+	if !requestOf(c).route.has(Waits) {
 		return 0
 	}
-	return min(time.Duration(min(seconds, math.MaxInt32))*time.Second, maxWait)
+	return min(httpjson.PreferredWait(c.Request.Header), maxWait)
 }
 
 // ApplyWait says in the header of a response how long its request preferred to wait.

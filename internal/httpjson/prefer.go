@@ -2,13 +2,23 @@ package httpjson
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // PrefersCount reports whether the Prefer header (RFC 7240) has count=exact.
 func PrefersCount(header http.Header) bool {
 	value, _ := Preference(header, "count")
 	return value == "exact"
+}
+
+// PreferredWait returns the value of the preference wait (RFC 7240, section 4.3); 0: there is none, or
+// it is malformed. Of a larger number it returns 68 years.
+func PreferredWait(header http.Header) time.Duration {
+	value, _ := Preference(header, "wait")
+	seconds, _ := strconv.ParseUint(value, 10, 31) // with an error, 0 or the maximum
+	return time.Duration(seconds) * time.Second
 }
 
 // Preference returns the value of a preference in the Prefer header (RFC 7240), without

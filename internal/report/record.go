@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -166,9 +165,7 @@ func (e *Exchange) follows() bool { return e.Operation == "listEvents" || e.Oper
 
 // waits reports whether a request waits for a change, as the server reads it.
 func (e *Exchange) waits() bool {
-	value, _ := httpjson.Preference(http.Header{"Prefer": {e.Prefer}}, "wait")
-	seconds, err := strconv.Atoi(value)
-	return e.follows() && err == nil && seconds > 0
+	return e.follows() && httpjson.PreferredWait(http.Header{"Prefer": {e.Prefer}}) > 0
 }
 
 func (e *Exchange) succeeded() bool { return e.Status >= 200 && e.Status < 400 }
