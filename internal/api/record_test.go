@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -127,10 +128,10 @@ func TestRecord(t *testing.T) {
 	p.post("/store/orders", object{"petId": 1, "quantity": 0}).want(400)
 	p.get("/pets?limit=1&status=sold").want(200)
 	p.get("/pets/4711").want(404)
-	p.do("GET", "/petz", nil, "Accept", "text/html, */*; q=0.2").wantError(404, "route_not_found") // as some Java clients send it
-	p.do("PUT", "/pets", nil).want(405)
+	unknown := p.do("GET", "/petz", nil, "Accept", "text/html, */*; q=0.2").wantError(404, "route_not_found") // as some Java clients send it
+	unsupported := p.do("PUT", "/pets", nil).want(405)
 	p.do("HEAD", "/pets/1", nil).want(200)
-	p.get("/pets/%FF").want(404)
+	malformed := p.get("/pets/%FF").want(404)
 
 	all := p.record(8)
 	var lines []string
@@ -145,6 +146,9 @@ func TestRecord(t *testing.T) {
 	}
 	if all[0].Operation != "" {
 		t.Errorf("a path that does not exist is of the operation %s", all[0].Operation)
+	}
+	for i, want := range map[int]*response{0: malformed, 2: unsupported, 3: unknown} {
+		p.wantRecorded(all[i], want)
 	}
 	first := decode[recorded](p.get(ownRecord + "/" + all[7].ID).want(200))
 	if first.Operation != "placeOrder" || first.IdempotencyKey != "order-1" || first.RequestID != "mine" ||
@@ -166,6 +170,33 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// wantRecorded fails the test unless the record has the body of a response, which an entry of the list is about.
+func (p *petstore) wantRecorded(entry recorded, resp *response) {
+	p.t.Helper()
+	if got := decode[recorded](p.get(ownRecord + "/" + entry.ID).want(200)).Response; got.Body != string(resp.body) || got.Size != int64(len(resp.body)) {
+		p.t.Errorf("%s: the record has %d bytes: %q, want %q", resp.what, got.Size, got.Body, resp.body)
+	}
+}
+
+// TestRecordOfLargeBodies: the record says that a body of unknown length was too large.
+func TestRecordOfLargeBodies(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	chunked := io.MultiReader(strings.NewReader(strings.Repeat(" ", maxBodyBytes+1)))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/messages", chunked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+p.key)
+	request.Header.Set("Content-Type", "application/json")
+	if resp, err := p.send(request, nil); err != nil || resp.status != 413 {
+		t.Fatal(resp, err)
+	}
+	if got := p.newestExchange(1).Request; got.Size != maxBodyBytes+1 || got.Body != "" {
+		t.Errorf("the record has a body of %d bytes: %q", got.Size, got.Body)
+	}
+}
+
 // TestRecordOfEndedOperations: the record has the requests that operations refuse after their sunset.
 func TestRecordOfEndedOperations(t *testing.T) {
 	t.Parallel()
@@ -173,8 +204,10 @@ func TestRecordOfEndedOperations(t *testing.T) {
 		o.Now, o.EnforceSunset = func() time.Time { return time.Date(2028, 1, 1, 0, 0, 0, 0, time.UTC) }, true
 	}).trusting()
 	p.get("/pets").want(200)
-	p.get("/pets/1").wantError(410, "operation_sunset")
-	if got := p.record(2)[0]; got.line() != "GET /pets/1 410 operation_sunset" || got.Operation != "getPet" {
+	ended := p.get("/pets/1").wantError(410, "operation_sunset")
+	got := p.record(2)[0]
+	p.wantRecorded(got, ended)
+	if got.line() != "GET /pets/1 410 operation_sunset" || got.Operation != "getPet" {
 		t.Errorf("the record has %s of %s", got.line(), got.Operation)
 	}
 }

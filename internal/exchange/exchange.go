@@ -62,7 +62,7 @@ type Message struct {
 	// UTF-8 text.
 	Body     string `json:"body"`
 	Encoding string `json:"bodyEncoding,omitempty"`
-	Size     int64  `json:"bodySize"` // of the whole body; 0 if nobody has read it and the client did not send its length
+	Size     int64  `json:"bodySize"` // of the whole body, as openapi.yaml says
 }
 
 // Header is one header field.

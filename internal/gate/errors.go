@@ -78,6 +78,7 @@ func (g *Gate) writeError(c *gin.Context, err error) {
 	}
 	if !state.isKnown() {
 		limitDrain(c, 0)
+		g.capture(c) // the record may have it although the error comes before the check of the key
 	}
 	response.Write(c.Writer, c.Writer.Header().Get("X-Request-Id"))
 }

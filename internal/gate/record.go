@@ -7,6 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/exchange"
+	"petstore/internal/httpjson"
 )
 
 // captured is a response that the record of a sandbox gets too.
@@ -28,10 +29,10 @@ const captureBytes = exchange.MaxBody + 1<<10
 // that is under test. It leaves no trace in the record and in the counts of fault rules.
 func observes(request *http.Request) bool { return request.Header.Get("Petstore-Observer") == "true" }
 
-// capture keeps the response to a request of a sandbox for its record.
+// capture keeps the response to a request, which may be one of a sandbox, for the record.
 func (g *Gate) capture(c *gin.Context) {
 	state := requestOf(c)
-	if g.api.Recorder != nil && state.sent == nil && state.identity.IsSandbox() && !state.route.has(NoRecord) && !observes(c.Request) {
+	if g.api.Recorder != nil && state.sent == nil && !state.route.has(NoRecord) && !observes(c.Request) {
 		state.sent = &captured{ResponseWriter: c.Writer, request: state}
 		c.Writer = state.sent
 	}
@@ -109,7 +110,11 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Operation: operation, Code: state.code,
 		IdempotencyKey: r.Header.Get("Idempotency-Key"),
 	}
-	request := exchange.Raw{Host: r.Host, Header: r.Header, Body: state.body, Size: max(r.ContentLength, int64(len(state.body)))}
+	size := max(r.ContentLength, int64(len(state.body)))
+	if state.code == httpjson.ErrBodyTooLarge.Code { // nobody knows how large a chunked body is
+		size = max(size, g.options.MaxBodyBytes+1)
+	}
+	request := exchange.Raw{Host: r.Host, Header: r.Header, Body: state.body, Size: size}
 	var response *exchange.Raw
 	if state.injected != nil {
 		e.Fault = state.injected.String()
