@@ -249,7 +249,7 @@ func (s *Server) listRequests(c *gin.Context) error {
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
 	if httpjson.Prefers(c.Request.Header, gate.ArchiveType) {
-		return writePage(s, c, params, p, s.archive(p, q))
+		return writePage(s, c, params, p, s.archive(p, q, schemeOf(c.Request)))
 	}
 	return writePage(s, c, params, p, s.recordList(p, q))
 }

@@ -2,10 +2,9 @@ package api
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,8 +14,8 @@ import (
 )
 
 // archive returns the parts of the list of requests as an HTTP Archive
-// (http://www.softwareishard.com/blog/har-12-spec).
-func (s *Server) archive(p *page, q *exchangeQuery) list[db.ExchangeListRow, archived] {
+// (http://www.softwareishard.com/blog/har-12-spec). The scheme is of its URLs if there is no base URL.
+func (s *Server) archive(p *page, q *exchangeQuery, scheme string) list[db.ExchangeListRow, archived] {
 	return list[db.ExchangeListRow, archived]{
 		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
 			return s.findWhole(ctx, q.page(p, true))
@@ -25,7 +24,7 @@ func (s *Server) archive(p *page, q *exchangeQuery) list[db.ExchangeListRow, arc
 		looked: func(ctx context.Context, rows []db.ExchangeListRow) (int64, error) {
 			return s.lookedThrough(ctx, p, q, rows)
 		},
-		item:        func(row db.ExchangeListRow) archived { return s.archivedFrom(q.account, row) },
+		item:        func(row db.ExchangeListRow) archived { return s.archivedFrom(q.account, row, scheme) },
 		cursorOf:    cursorOfExchange,
 		fitting:     fittingExchanges,
 		contentType: gate.ArchiveType,
@@ -95,7 +94,7 @@ type archivedRequest struct {
 	Method      string            `json:"method"`
 	URL         string            `json:"url"`
 	QueryString []exchange.Header `json:"queryString"`
-	PostData    *archivedBody     `json:"postData,omitempty"`
+	PostData    *archivedPost     `json:"postData,omitempty"`
 
 	archivedMessage
 }
@@ -115,6 +114,13 @@ type archivedBody struct {
 	Encoding string `json:"encoding,omitempty"`
 }
 
+// archivedPost is an archivedBody of a request, where the format has no encoding.
+type archivedPost struct {
+	MimeType string `json:"mimeType"`
+	Text     string `json:"text"`
+	Encoding string `json:"_encoding,omitempty"`
+}
+
 type archivedContent struct {
 	Size int64 `json:"size"`
 
@@ -122,39 +128,65 @@ type archivedContent struct {
 }
 
 // archivedFrom returns the entry of an exchange.
-func (s *Server) archivedFrom(account int64, row db.ExchangeListRow) archived {
+func (s *Server) archivedFrom(account int64, row db.ExchangeListRow, scheme string) archived {
 	e, _ := recordedExchangeFrom(account, row) // the recorder has written it
 	entry := archived{
 		ID: e.ID, Started: e.StartedAt, Time: e.DurationMs, Timings: archivedTimings{Wait: e.DurationMs},
-		Request:  archivedRequest{Method: e.Method, URL: s.archivedURL(e), QueryString: []exchange.Header{}, archivedMessage: archivedFromMessage(e.Request)},
+		Request:  archivedRequest{Method: e.Method, URL: s.archivedURL(e, scheme), QueryString: []exchange.Header{}, archivedMessage: archivedFromMessage(e.Request)},
 		Response: archivedResponse{archivedMessage: archivedFromMessage(exchange.Message{})},
 	}
-	if query, err := url.ParseQuery(e.Query); err == nil {
-		for _, name := range slices.Sorted(maps.Keys(query)) {
-			for _, value := range query[name] { // may have bytes that are not UTF-8, which JSON cannot have
-				entry.Request.QueryString = append(entry.Request.QueryString, exchange.Header{Name: inUTF8(name), Value: inUTF8(value)})
-			}
+	for parameter := range strings.SplitSeq(e.Query, "&") {
+		if name, value, _ := strings.Cut(parameter, "="); parameter != "" {
+			entry.Request.QueryString = append(entry.Request.QueryString, exchange.Header{Name: unescape(name), Value: unescape(value)})
 		}
 	}
 	if e.Request.Size > 0 {
-		entry.Request.PostData = new(archivedFromBody(e.Request))
+		entry.Request.PostData = new(archivedPost(archivedFromBody(e.Request)))
 	}
 	if e.Response != nil {
 		entry.Response = archivedResponse{
 			Status: e.Status, StatusText: http.StatusText(int(e.Status)), RedirectURL: valueOf(e.Response.Headers, "Location"),
 			Content: archivedContent{e.Response.Size, archivedFromBody(*e.Response)}, archivedMessage: archivedFromMessage(*e.Response),
 		}
+		entry.Response.BodySize = receivedSize(*e.Response)
 	}
 	return entry
 }
 
-func inUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// unescape returns a part of a query without its escapes, if they are valid. JSON cannot have bytes that are
+// not UTF-8.
+func unescape(part string) string {
+	if text, err := url.QueryUnescape(part); err == nil {
+		part = text
+	}
+	return strings.ToValidUTF8(part, "\uFFFD")
+}
 
-// archivedURL returns the URL of a request. Without a base URL, the scheme is a guess.
-func (s *Server) archivedURL(e recordedExchange) string {
+// receivedSize returns the size of the body of a response as the client got it; -1: unknown.
+func receivedSize(m exchange.Message) int64 {
+	if m.Size == 0 || valueOf(m.Headers, "Content-Encoding") == "" {
+		return m.Size
+	}
+	size, err := strconv.ParseInt(valueOf(m.Headers, "Content-Length"), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return size
+}
+
+// schemeOf returns the scheme with which a request came to the server. A proxy may have got another one.
+func schemeOf(r *http.Request) string {
+	if r.TLS != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// archivedURL returns the URL of a request. Without a base URL, the scheme is that of the export.
+func (s *Server) archivedURL(e recordedExchange, scheme string) string {
 	base := s.options.BaseURL
 	if base == "" {
-		base = "http://" + valueOf(e.Request.Headers, "Host")
+		base = scheme + "://" + valueOf(e.Request.Headers, "Host")
 	}
 	if e.Query != "" {
 		return base + e.Path + "?" + e.Query

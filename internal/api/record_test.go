@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -590,8 +591,11 @@ func TestArchive(t *testing.T) {
 	p := start(t).inSandbox(stores.SampleShop)
 	p.post("/store/orders", object{"petId": 1, "quantity": 2}).want(201)
 	p.get("/pets?limit=1").want(200)
-	p.get("/pets?status=%FF").want(400) // the archive is JSON, so its text is UTF-8
-	p.record(3)
+	p.get("/pets?status=%FF&limit=%zz&&b&a=%20+").want(400) // the archive is JSON, so its text is UTF-8
+	zipped := p.do("GET", "/pets", nil, "Accept-Encoding", "gzip").wantCoding("gzip")
+	p.do("HEAD", "/pets", nil, "Accept-Encoding", "gzip").wantCoding("gzip")
+	p.post("/messages", "\xFF").want(400)
+	p.record(6)
 	resp := p.do("GET", ownRecord, nil, "Accept", "application/har+json").want(200)
 	if got := resp.header.Get("Content-Type"); got != "application/har+json" {
 		t.Errorf("Content-Type: %s", got)
@@ -607,8 +611,9 @@ func TestArchive(t *testing.T) {
 					PostData    map[string]string
 				}
 				Response struct {
-					Status  int
-					Content struct {
+					Status   int
+					BodySize int
+					Content  struct {
 						MimeType, Text string
 						Size           int
 					}
@@ -617,16 +622,35 @@ func TestArchive(t *testing.T) {
 		}
 	}](resp)
 	entries := archive.Log.Entries
-	if archive.Log.Version != "1.2" || len(entries) != 3 || entries[0].Request.QueryString[0].Value != "\uFFFD" {
+	if archive.Log.Version != "1.2" || len(entries) != 6 {
 		t.Fatalf("the archive is %s", resp.body)
 	}
-	entries = entries[1:]
+	if want := map[string]string{"mimeType": "application/json", "text": "/w==", "_encoding": "base64"}; !maps.Equal(entries[0].Request.PostData, want) {
+		t.Errorf("a body that is not text is %v", entries[0].Request.PostData)
+	}
+	if got := entries[1].Response; got.BodySize != 0 || got.Content.Size != 0 {
+		t.Errorf("the response to HEAD has %d bytes", got.BodySize)
+	}
+	if got := entries[2].Response; fmt.Sprint(got.BodySize) != zipped.header.Get("Content-Length") || got.Content.Size != len(zipped.body) {
+		t.Errorf("a compressed response has %d and %d bytes, want %s and %d", got.BodySize, got.Content.Size, zipped.header.Get("Content-Length"), len(zipped.body))
+	}
+	query := []exchange.Header{{Name: "status", Value: "\uFFFD"}, {Name: "limit", Value: "%zz"}, {Name: "b"}, {Name: "a", Value: "  "}}
+	if diff := cmp.Diff(query, entries[3].Request.QueryString); diff != "" {
+		t.Errorf("the query (-want +got):\n%s", diff)
+	}
+	entries = entries[4:]
 	if read := entries[0]; read.Request.URL != p.url+"/pets?limit=1" || len(read.Request.QueryString) != 1 || read.Response.Content.Size != len(read.Response.Content.Text) || !strings.HasPrefix(read.Response.Content.Text, "[{") {
 		t.Errorf("the read is %+v", read)
 	}
 	posted := map[string]string{"mimeType": "application/json", "text": `{"petId":1,"quantity":2}`}
 	if write := entries[1]; !maps.Equal(write.Request.PostData, posted) || write.Response.Status != http.StatusCreated || write.Response.Content.MimeType != "application/json" {
 		t.Errorf("the write is %+v", write)
+	}
+	secure := httptest.NewTLSServer(p.server)
+	t.Cleanup(secure.Close)
+	p.client = secure.Client()
+	if resp := p.do("GET", secure.URL+ownRecord, nil, "Accept", "application/har+json").want(200); !bytes.Contains(resp.body, []byte(`"https://`+p.url[len("http://"):]+`/pets?limit=1"`)) {
+		t.Errorf("the archive over HTTPS is %s", resp.body)
 	}
 }
 
