@@ -17,8 +17,8 @@ func (p *program) openAPICommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "openapi",
 		Short: "Print the OpenAPI spec of the API",
-		Long: `Openapi prints the spec: in OpenAPI 3.0.3 as YAML or JSON, or in OpenAPI 3.1 as JSON,
-which also has the webhooks with a schema for the events of each type. The format
+		Long: `Openapi prints the spec: in OpenAPI 3.0.3 as YAML or JSON, or in OpenAPI 3.1 as JSON.
+Only OpenAPI 3.1 has the webhooks, with a schema for the events of each type. The format
 postman is a collection of requests for Postman, and for other programs that import it.`,
 		Example: "  petstore openapi --format json > openapi.json\n  petstore openapi --format json-3.1 > openapi-3.1.json",
 		Args:    noArguments,

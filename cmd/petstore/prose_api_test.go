@@ -1,13 +1,8 @@
 package main
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -54,48 +49,5 @@ func eachProse(value any, visit func(string)) {
 				visit(text)
 			}
 		}
-	}
-}
-
-// TestMessagesProse checks the error messages and remedies in the Go files of the
-// API against badProse and maxWords.
-func TestMessagesProse(t *testing.T) {
-	t.Parallel()
-	files, err := filepath.Glob(filepath.Join(repository, "internal/api/*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	general, err := filepath.Glob(filepath.Join(repository, "internal/httpjson/*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files = append(files, general...)
-	messages := 0
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(node ast.Node) bool {
-			literal, ok := node.(*ast.BasicLit)
-			if !ok || literal.Kind != token.STRING {
-				return true
-			}
-			message, err := strconv.Unquote(literal.Value)
-			if err != nil || !strings.HasSuffix(message, ".") || !strings.Contains(message, " ") {
-				return true
-			}
-			messages++
-			for _, mistake := range proseMistakes(message) {
-				t.Errorf("%s: %s", filepath.Base(name), mistake)
-			}
-			return true
-		})
-	}
-	if messages < 100 {
-		t.Errorf("found only %d messages, want at least 100", messages)
 	}
 }

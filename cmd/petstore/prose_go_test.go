@@ -27,8 +27,8 @@ var badGoProse = []badPattern{
 }
 
 // TestGoProse checks the Go files against badProse and badGoProse: comments, names of
-// tests, and the texts of errors, log messages, test failures and subtests. Comments are
-// also checked against maxWords.
+// tests, texts of errors, log messages, test failures and subtests, and all sentences.
+// Comments and sentences are also checked against maxWords.
 func TestGoProse(t *testing.T) {
 	t.Parallel()
 	files := token.NewFileSet()
@@ -74,6 +74,8 @@ func TestGoProseMistakes(t *testing.T) {
 		"func f() { t.Errorf(`the member ` + `x is wrong`) }":                   1,
 		"func f() { p.t.Errorf(`the members %v`, x) }":                          1,
 		"func f() { fmt.Println(`an answer`) }":                                 0,
+		"var x = `A \"member\" is here.`":                                       1,
+		"var x = `Do " + strings.Repeat("it and ", 13) + "it.`":                 1,
 		"// f does " + strings.Repeat("it and ", 11) + "it.\nfunc f() {}":       0,
 		"// f does " + strings.Repeat("it\n// and ", 11) + "it too.\nvar x int": 1,
 	} {
@@ -111,7 +113,7 @@ func TestCommentProse(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, match := range comment.FindAllStringSubmatch(string(text), -1) {
-			for _, mistake := range (goText{text: describedField.ReplaceAllString(match[1], "the field")}).mistakes() {
+			for _, mistake := range (goText{text: goCode.ReplaceAllString(describedField.ReplaceAllString(match[1], "the field"), "")}).mistakes() {
 				t.Errorf("%s: %s", name, mistake)
 			}
 		}
@@ -163,20 +165,20 @@ func filesOf(t *testing.T, wanted func(name string) bool) []string {
 
 // goText is a text of a Go file.
 type goText struct {
-	pos     token.Pos
-	text    string
-	comment bool
+	pos   token.Pos
+	text  string
+	whole bool // a comment or a sentence, of which maxWords limits the length
 }
 
 // mistakes lists the mistakes of the text.
 func (text goText) mistakes() (all []string) {
-	for _, sentence := range sentences(goCode.ReplaceAllString(text.text, "")) {
+	for _, sentence := range sentences(text.text) {
 		for _, bad := range slices.Concat(badProse, badGoProse) {
 			if found := bad.pattern.FindString(sentence); found != "" {
 				all = append(all, fmt.Sprintf("%q: write %s instead of %q", sentence, bad.instead, found))
 			}
 		}
-		if words := len(strings.Fields(sentence)); text.comment && words > maxWords {
+		if words := len(strings.Fields(sentence)); text.whole && words > maxWords {
 			all = append(all, fmt.Sprintf("%q: split the sentence of %d words into some of at most %d", sentence, words, maxWords))
 		}
 	}
@@ -189,7 +191,7 @@ func goTexts(file *ast.File) []goText {
 	for _, group := range file.Comments {
 		// Text drops directives.
 		if text := group.Text(); !strings.HasPrefix(group.List[0].Text, "//nolint") {
-			texts = append(texts, goText{group.Pos(), text, true})
+			texts = append(texts, goText{group.Pos(), goCode.ReplaceAllString(text, ""), true})
 		}
 	}
 	ast.Inspect(file, func(node ast.Node) bool {
@@ -201,6 +203,10 @@ func goTexts(file *ast.File) []goText {
 		case *ast.CallExpr:
 			if argument := messageOf(node); argument != nil {
 				texts = append(texts, goText{argument.Pos(), literals(argument), false})
+			}
+		case *ast.BasicLit:
+			if text := indented.ReplaceAllString(literals(node), ""); strings.HasSuffix(text, ".") && strings.Contains(text, " ") {
+				texts = append(texts, goText{node.Pos(), text, true})
 			}
 		}
 		return true
@@ -256,5 +262,9 @@ func literals(expr ast.Expr) string {
 	return all.String()
 }
 
-// goCode matches code blocks of comments, and quoted texts.
-var goCode = regexp.MustCompile(`(?m)^\t.*$|"[^"\n]*"`)
+var (
+	// goCode matches code blocks of comments, and quoted texts.
+	goCode = regexp.MustCompile(`(?m)^\t.*$|"[^"\n]*"`)
+	// indented matches the lines of a list in the help of a command.
+	indented = regexp.MustCompile(`(?m)^  .*$`)
+)

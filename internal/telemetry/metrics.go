@@ -57,7 +57,7 @@ func NewMetrics() *Metrics {
 	made := promauto.With(registry)
 	limited := made.NewCounterVec(prometheus.CounterOpts{
 		Name: "petstore_http_rate_limited_total",
-		Help: "Responses with status 429, by the limit: key (rate of an API key), account (rate of an account), sandboxes (rate of its sandboxes together), concurrency (share of an account in a resource) or address (failed authentications from an address).",
+		Help: "Responses with status 429, by the limit. Rates: key, account, sandboxes (of one account together) and address (failed authentications). Share of an account in a resource: concurrency.",
 	}, []string{"limit"})
 	m := &Metrics{
 		registry: registry,
