@@ -152,8 +152,7 @@ func TestAPIPaginatesWithAnotherKey(t *testing.T) {
 		}
 	}
 	for i, s := range both {
-		_, key, _ := strings.Cut(both[1-i].environ[1], "=")
-		got := must(t, s.environ, "api", "/events?limit=2", "--paginate", "-H", "Authorization: Bearer "+key)
+		got := must(t, s.environ, "api", "/events?limit=2", "--paginate", "-H", "Authorization: Bearer "+both[1-i].key())
 		account := fromJSON[transfer.Account](t, must(t, both[1-i].environ, "api", "/account")+"\n")
 		if strings.Count(got, fmt.Sprintf(`"accountId":%q`, account.ID)) != total {
 			t.Errorf("with the key of %s, it prints %s", account.ID, got)

@@ -53,6 +53,12 @@ func newStore(t *testing.T, environ []string, base, account string) *store {
 	return &store{t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, t.TempDir()}
 }
 
+// url returns the URL of the server.
+func (s *store) url() string { return strings.TrimPrefix(s.environ[0], "PETSTORE_URL=") }
+
+// key returns the API key of the client.
+func (s *store) key() string { return strings.TrimPrefix(s.environ[1], "PETSTORE_API_KEY=") }
+
 // file writes a file, and returns its path.
 func (s *store) file(name, text string) string {
 	s.t.Helper()
@@ -415,19 +421,25 @@ func (s *store) journal(path string) (name, text string) {
 // underTest returns the same store, in whose requests the server injects faults, whatever the command.
 func (s *store) underTest() *store {
 	s.t.Helper()
-	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
+	return s.behind(func(server http.Handler, w http.ResponseWriter, r *http.Request) {
+		r.Header.Del("Petstore-Observer")
+		server.ServeHTTP(w, r)
+	})
+}
+
+// behind returns the same store behind a proxy, which gets each request, and the server as a handler. If the
+// server closes the connection, so does the proxy.
+func (s *store) behind(proxy func(server http.Handler, w http.ResponseWriter, r *http.Request)) *store {
+	s.t.Helper()
+	address, err := url.Parse(s.url())
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	proxy := httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(server)
-			r.Out.Header.Del("Petstore-Observer")
-		},
-		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-	})
-	s.t.Cleanup(proxy.Close)
-	return &store{s.t, []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}, s.dir}
+	server := httputil.NewSingleHostReverseProxy(address)
+	server.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
+	listening := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { proxy(server, w, r) }))
+	s.t.Cleanup(listening.Close)
+	return &store{s.t, []string{"PETSTORE_URL=" + listening.URL, s.environ[1]}, s.dir}
 }
 
 // fault makes the server inject faults in the requests of a client of the store.
@@ -521,22 +533,16 @@ func TestImportCancels(t *testing.T) {
 	s.load(s.file("pets.ndjson", fmt.Sprintf(`{"name":"a","categoryId":%.0f}`, category)))
 	pet := s.rows("pets")[0]["id"]
 	s.load(s.file("inventory.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":2}`, pet)))
-	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
-	if err != nil {
-		t.Fatal(err)
-	}
 	code := http.StatusConflict
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	refused := s.behind(func(server http.Handler, w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPatch {
 			w.WriteHeader(code)
 			fmt.Fprintf(w, `{"code":"no","message":"No.","status":%d}`, code)
 			return
 		}
-		httputil.NewSingleHostReverseProxy(server).ServeHTTP(w, r)
-	}))
-	defer proxy.Close()
+		server.ServeHTTP(w, r)
+	})
 	path := s.file("orders.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":2,"complete":true}`, pet))
-	refused := &store{t, []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}, s.dir}
 	refused.fails([]string{path}, "orders.ndjson:1: No.")
 	s.file("orders.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":1,"complete":true}`, pet))
 	s.load(path)
@@ -560,10 +566,6 @@ func TestImportLosesAResponse(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t)
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
-	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
-	if err != nil {
-		t.Fatal(err)
-	}
 	other := s.withKey("write")
 	for name, test := range map[string]struct {
 		code       int
@@ -578,24 +580,23 @@ func TestImportLosesAResponse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var posts atomic.Int64
-			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s, other := &store{t, s.environ, s.dir}, &store{t, other.environ, s.dir}
+			lost := s.behind(func(server http.Handler, w http.ResponseWriter, r *http.Request) {
 				switch {
 				case r.Method != http.MethodPost:
-					httputil.NewSingleHostReverseProxy(server).ServeHTTP(w, r)
+					server.ServeHTTP(w, r)
 				case posts.Add(1) == 1:
-					httputil.NewSingleHostReverseProxy(server).ServeHTTP(httptest.NewRecorder(), r)
+					server.ServeHTTP(httptest.NewRecorder(), r)
 					panic(http.ErrAbortHandler)
 				default:
 					w.WriteHeader(test.code)
 					fmt.Fprint(w, test.text)
 				}
-			}))
-			defer proxy.Close()
+			})
 			path := s.file("pets."+name+".csv", "name,categoryId\n"+name+",1001\n")
-			lost := &store{t, []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}, s.dir}
 			lost.fails([]string{path}, test.want+"; an earlier attempt had no response, so it may have taken effect; run the same command again")
-			(&store{t, other.environ, s.dir}).fails([]string{path}, "because the API key is another one")
-			if got := (&store{t, s.environ, s.dir}).load(path); got.Imported != 1 {
+			other.fails([]string{path}, "because the API key is another one")
+			if got := s.load(path); got.Imported != 1 {
 				t.Errorf("again: %+v", got)
 			}
 			if pets := must(t, s.environ, "api", "/pets", "name="+name); strings.Count(pets, `"id"`) != 1 {

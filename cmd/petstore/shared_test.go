@@ -82,8 +82,8 @@ func accountOf(t *testing.T) string {
 // serveSandbox returns the URL of the shared server and a key of a new sandbox, whose ids begin at 1001.
 func serveSandbox(t *testing.T) (base, key string) {
 	t.Helper()
-	client := newStores(t)(t).environ
-	return strings.TrimPrefix(client[0], "PETSTORE_URL="), strings.TrimPrefix(client[1], "PETSTORE_API_KEY=")
+	s := newStores(t)(t)
+	return s.url(), s.key()
 }
 
 // serveAccount returns the environment of the shared server, its URL, and a key of the account of

@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -70,7 +68,7 @@ func TestObservers(t *testing.T) {
 		t.Errorf("the report is %+v", r)
 	}
 	_, _, err := execute(t, s.environ, "api", "/pets", "--retries", "0")
-	if err == nil || err.Error() != "no response from "+strings.TrimPrefix(s.environ[0], "PETSTORE_URL=")+": the server closed the connection" {
+	if err == nil || err.Error() != "no response from "+s.url()+": the server closed the connection" {
 		t.Errorf("api prints %v", err)
 	}
 }
@@ -83,20 +81,15 @@ func TestTriggerBehindMessages(t *testing.T) {
 	for range 201 {
 		must(t, s.environ, "api", "POST", "/messages", "message=wait")
 	}
-	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var deletions atomic.Int32
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	lossy := s.behind(func(server http.Handler, w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete && deletions.Add(1) == 1 {
-			httputil.NewSingleHostReverseProxy(server).ServeHTTP(httptest.NewRecorder(), r)
+			server.ServeHTTP(httptest.NewRecorder(), r)
 			panic(http.ErrAbortHandler)
 		}
-		httputil.NewSingleHostReverseProxy(server).ServeHTTP(w, r)
-	}))
-	t.Cleanup(proxy.Close)
-	if printed := must(t, []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}, "trigger", "message.failed", "--json"); !strings.Contains(printed, `"message":"Trigger `) {
+		server.ServeHTTP(w, r)
+	})
+	if printed := must(t, lossy.environ, "trigger", "message.failed", "--json"); !strings.Contains(printed, `"message":"Trigger `) {
 		t.Errorf("another message has failed: %s", printed)
 	}
 	if left := must(t, s.environ, "api", "/webhooks"); left != "[]" || deletions.Load() != 2 {
@@ -107,25 +100,18 @@ func TestTriggerBehindMessages(t *testing.T) {
 // TestInterruptedTrigger: Ctrl-C ends trigger although the server does not delete the webhook.
 func TestInterruptedTrigger(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
-	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := newStores(t)(t).behind(func(server http.Handler, w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {
 			cancel()
 			<-r.Context().Done()
 			return
 		}
-		httputil.NewSingleHostReverseProxy(server).ServeHTTP(w, r)
-	}))
-	t.Cleanup(proxy.Close)
-	environ := []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}
-	err = run(ctx, []string{"trigger", "message.delivered"}, &program{environ: environ, dir: emptyDir, stdout: io.Discard, stderr: io.Discard})
-	want := "interrupted; " + proxy.URL + " has not deleted the webhook within 5s; the webhook is left, so delete it with `petstore api DELETE /webhooks/"
+		server.ServeHTTP(w, r)
+	})
+	err := run(ctx, []string{"trigger", "message.delivered"}, &program{environ: s.environ, dir: emptyDir, stdout: io.Discard, stderr: io.Discard})
+	want := "interrupted; " + s.url() + " has not deleted the webhook within 5s; the webhook is left, so delete it with `petstore api DELETE /webhooks/"
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("it ends with %v", err)
 	}
