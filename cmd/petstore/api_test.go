@@ -114,12 +114,8 @@ func TestAPIPaginates(t *testing.T) {
 			t.Errorf("%s has %v, want %d elements in order", path, numbers, total)
 		}
 	}
-	if _, _, err := execute(t, client, "api", "/account", "--paginate"); err == nil || !strings.Contains(err.Error(), "is not a JSON array") {
-		t.Errorf("--paginate without a list: %v", err)
-	}
-	if _, _, err := execute(t, client, "api", "/nothing", "--paginate"); err == nil || !strings.Contains(err.Error(), "404 route_not_found") {
-		t.Errorf("--paginate of an unknown path: %v", err)
-	}
+	wantRefusal(t, client, "is not a JSON array", "api", "/account", "--paginate")
+	wantRefusal(t, client, "404 route_not_found", "api", "/nothing", "--paginate")
 }
 
 // TestAPIPaginatesPastEmptyPages lists a feed whose pages are empty where they have no event of a type,

@@ -40,9 +40,7 @@ func TestReport(t *testing.T) {
 	if _, _, err := execute(t, own, "report", "--fail-on", "warning"); err == nil || err.Error() != "the report has too many mistakes: failed: 0, warnings: 1" {
 		t.Errorf("with --fail-on warning: %v", err)
 	}
-	if _, _, err := execute(t, parent, "report"); err == nil || !strings.Contains(err.Error(), "not_a_sandbox") {
-		t.Errorf("with a key of the account: %v", err)
-	}
+	wantRefusal(t, parent, "not_a_sandbox", "report")
 	for _, args := range [][]string{{"--fail-on", "passed"}, {"--json", "--markdown"}, {"--sandbox", "acc_1"}, {"more"}} {
 		if _, _, err := execute(t, own, append([]string{"report"}, args...)...); err == nil {
 			t.Errorf("report %q works", args)
