@@ -140,34 +140,26 @@ func TestListenLosesNothing(t *testing.T) {
 	}
 }
 
-// forwarded is a webhook that a receiver got.
-type forwarded struct {
-	id, signature string
-	body          []byte
-	valid         bool
+// received is a request to a receiver of webhooks.
+type received struct {
+	header http.Header
+	body   []byte
 }
 
-// receive starts a receiver that returns the statuses in turn, and then 204. It checks the
-// signatures as the specification says.
-func receive(t *testing.T, secret string, statuses ...int) (target string, deliveries chan forwarded) {
+// receive starts a receiver that returns the statuses in turn, and then 204.
+func receive(t *testing.T, statuses ...int) (target string, requests chan received) {
 	t.Helper()
-	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	deliveries = make(chan forwarded, 100)
+	requests = make(chan received, 100)
 	queue := make(chan int, len(statuses))
 	for _, status := range statuses {
 		queue <- status
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		d := forwarded{id: r.Header.Get("webhook-id"), signature: r.Header.Get("webhook-signature"), body: body}
-		mac := hmac.New(sha256.New, key)
-		fmt.Fprintf(mac, "%s.%s.%s", d.id, r.Header.Get("webhook-timestamp"), body)
-		d.valid = d.signature == "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) &&
-			r.Method == http.MethodPost && r.URL.Path == "/hook" && r.Header.Get("Content-Type") == "application/json"
-		deliveries <- d
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/hook" || r.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("wrong webhook: %s %s with the headers %v, %v", r.Method, r.URL, r.Header, err)
+		}
+		requests <- received{r.Header, body}
 		w.Header().Set("Location", "/elsewhere")
 		select {
 		case status := <-queue:
@@ -180,7 +172,19 @@ func receive(t *testing.T, secret string, statuses ...int) (target string, deliv
 		}
 	}))
 	t.Cleanup(server.Close)
-	return server.URL + "/hook", deliveries
+	return server.URL + "/hook", requests
+}
+
+// signature returns the signature that a secret makes, as the specification says.
+func (r received) signature(t *testing.T, secret string) string {
+	t.Helper()
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%s.%s.%s", r.header.Get("webhook-id"), r.header.Get("webhook-timestamp"), r.body)
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
 // TestListenForwards forwards events in order, with a signature that the printed secret
@@ -194,23 +198,23 @@ func TestListenForwards(t *testing.T) {
 	if _, err := standardwebhooks.ParseSecret(secret); err != nil {
 		t.Fatalf("--print-secret prints %q: %v", secret, err)
 	}
-	target, deliveries := receive(t, secret, http.StatusOK, http.StatusInternalServerError, http.StatusTemporaryRedirect)
+	target, requests := receive(t, http.StatusOK, http.StatusInternalServerError, http.StatusTemporaryRedirect)
 	createCategories(t, base, key, 1, 3)
 	p := begin(t, emptyDir, environ, "listen", "--after", "start", "--json", "--forward-to", target)
 	p.expect(secret)
 	p.expect(`"sequence":3,`)
 	var sent []int64
 	for range 5 {
-		d := <-deliveries
-		if !d.valid {
-			t.Errorf("wrong webhook: %+v", d)
+		r := <-requests
+		if r.header.Get("webhook-signature") != r.signature(t, secret) {
+			t.Errorf("wrong signature in the headers %v", r.header)
 		}
 		var event struct {
 			ID       string
 			Sequence int64
 		}
-		if err := json.Unmarshal(d.body, &event); err != nil || event.ID != d.id {
-			t.Errorf("the webhook %s has the body %s", d.id, d.body)
+		if err := json.Unmarshal(r.body, &event); err != nil || event.ID != r.header.Get("webhook-id") {
+			t.Errorf("the webhook with the headers %v has the body %s", r.header, r.body)
 		}
 		sent = append(sent, event.Sequence)
 	}
@@ -226,16 +230,15 @@ func TestListenForwards(t *testing.T) {
 // TestForwarderSkips: an event that the receiver rejects five times is skipped.
 func TestForwarderSkips(t *testing.T) {
 	t.Parallel()
-	secret := standardwebhooks.NewSecret()
-	target, deliveries := receive(t, secret.Reveal(), 500, 410, 404, 302, 503)
+	target, requests := receive(t, 500, 410, 404, 302, 503)
 	var printed bytes.Buffer
-	f := newForwarder(target, secret, &printed)
+	f := newForwarder(target, standardwebhooks.NewSecret(), &printed)
 	f.pause = time.Millisecond
 	if err := f.forward(t.Context(), follow.Event{ID: "evt_1_00000000", Type: "pet.created", JSON: []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
-	if len(deliveries) != 5 || !strings.HasSuffix(printed.String(), "evt_1_00000000 pet.created: 503, skipped after 5 attempts\n") {
-		t.Errorf("after %d attempts, it printed\n%s", len(deliveries), &printed)
+	if len(requests) != 5 || !strings.HasSuffix(printed.String(), "evt_1_00000000 pet.created: 503, skipped after 5 attempts\n") {
+		t.Errorf("after %d attempts, it printed\n%s", len(requests), &printed)
 	}
 }
 

@@ -3,12 +3,9 @@ package main
 import (
 	"bufio"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +14,6 @@ import (
 	"petstore/internal/docs/docstest"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
-	"petstore/internal/standardwebhooks"
 )
 
 // TestWebhooksPage runs the commands of the page "Receive webhooks" in one shell, one after
@@ -35,25 +31,25 @@ func TestWebhooksPage(t *testing.T) {
 	}
 	database, _, base := sharedServer(t)
 	key := unwatchedKey(t, database)
-	to := receivePage(t)
+	url, requests := receive(t)
 	s := startShell(t, "PETSTORE_URL="+base, "PETSTORE_API_KEY="+key)
 	secret := func() string { return strings.TrimSpace(s.run(`echo "$WEBHOOK_SECRET"`)) }
 
-	created := strings.Replace(commands[0], "https://example.com/webhooks", to.url, 1)
+	created := strings.Replace(commands[0], "https://example.com/webhooks", url, 1)
 	s.want(created, "created wh_")
 	first := secret()
 	s.want(commands[1], `"type":"webhook.test","status":"pending"`)
-	to.expect([]string{"webhook.test"}, first)
+	expectEvents(t, requests, []string{"webhook.test"}, first)
 	s.want(commands[2], `"type":"webhook.test"`)
 	s.want(commands[3], `"message":"Hello, webhook!"`)
-	to.expect([]string{"message.queued"}, first)
+	expectEvents(t, requests, []string{"message.queued"}, first)
 	read := commands[3][strings.LastIndex(commands[3], "curl "):]
 	eventually(t, "the message is delivered", func() bool { return strings.Contains(s.run(read), `"status":"delivered"`) })
 	s.want(commands[4], `"status":"disabled","disabledReason":"manual"`, `"name":"Dogs `, `"status":"enabled"`)
 	s.want(commands[5], `{"deliveries":2}`)
-	to.expect([]string{"message.queued", "category.created"}, first)
+	expectEvents(t, requests, []string{"message.queued", "category.created"}, first)
 	eventually(t, "the deliveries have ended", func() (released bool) { // else they use the secret for a second
-		err := database.Pool.QueryRow(t.Context(), "SELECT lease_until IS NULL FROM webhooks WHERE url = $1", to.url).Scan(&released)
+		err := database.Pool.QueryRow(t.Context(), "SELECT lease_until IS NULL FROM webhooks WHERE url = $1", url).Scan(&released)
 		return err == nil && released
 	})
 	s.want(commands[6])
@@ -61,72 +57,29 @@ func TestWebhooksPage(t *testing.T) {
 		t.Error("the rotation did not change the secret")
 	}
 	s.want(commands[1])
-	to.expect([]string{"webhook.test"}, first, secret())
+	expectEvents(t, requests, []string{"webhook.test"}, first, secret())
 	s.want(commands[7], "deleted 204")
 }
 
-// pageReceiver is a webhook that accepts everything.
-type pageReceiver struct {
-	t        *testing.T
-	url      string
-	requests chan pageRequest
-}
-
-type pageRequest struct {
-	header http.Header
-	body   []byte
-}
-
-func receivePage(t *testing.T) *pageReceiver {
-	t.Helper()
-	const someRequests = 100
-	r := &pageReceiver{t: t, requests: make(chan pageRequest, someRequests)}
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
-		body, err := io.ReadAll(request.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		r.requests <- pageRequest{request.Header, body}
-	}))
-	t.Cleanup(server.Close)
-	r.url = server.URL + "/webhooks"
-	return r
-}
-
-// expect waits for events of these types, in any order. Each secret must have signed each
+// expectEvents waits for events of these types, in any order. Each secret must have signed each
 // request.
-func (r *pageReceiver) expect(events []string, secrets ...string) {
-	r.t.Helper()
+func expectEvents(t *testing.T, requests <-chan received, events []string, secrets ...string) {
+	t.Helper()
 	for deadline := time.After(patience); len(events) > 0; {
 		select {
-		case request := <-r.requests:
-			for _, text := range secrets {
-				if !request.isSigned(r.t, text) {
-					r.t.Errorf("a secret did not sign the request with the headers %v", request.header)
+		case request := <-requests:
+			for _, secret := range secrets {
+				if !strings.Contains(request.header.Get("webhook-signature"), request.signature(t, secret)) {
+					t.Errorf("a secret did not sign the request with the headers %v", request.header)
 				}
 			}
 			events = slices.DeleteFunc(events, func(event string) bool {
 				return strings.Contains(string(request.body), `"type":"`+event+`"`)
 			})
 		case <-deadline:
-			r.t.Fatalf("the events %q have not arrived", events)
+			t.Fatalf("the events %q have not arrived", events)
 		}
 	}
-}
-
-func (r pageRequest) isSigned(t *testing.T, text string) bool {
-	t.Helper()
-	secret, err := standardwebhooks.ParseSecret(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seconds, err := strconv.ParseInt(r.header.Get("webhook-timestamp"), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := http.Header{}
-	standardwebhooks.Sign(want, r.header.Get("webhook-id"), time.Unix(seconds, 0), r.body, secret)
-	return strings.Contains(r.header.Get("webhook-signature"), want.Get("webhook-signature"))
 }
 
 // shell is a running bash, which ends at the first command that fails.
