@@ -108,6 +108,9 @@ func (p *program) loadConfig() (config, error) {
 	return c, err
 }
 
+// reportMistake notes a mistake in a variable, with whose name the text begins, if it is bad.
+type reportMistake func(bad bool, format string, args ...any)
+
 // loadServerConfig reads and validates the whole configuration. The error lists all
 // invalid and unknown variables. Database says whether the command requires DATABASE_URL.
 func (p *program) loadServerConfig(database bool) (config, error) {
@@ -143,10 +146,10 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has %q", proxy)
 	}
 	wrong(parsed.URL != "" && !isClientURL(parsed.URL), "PETSTORE_URL %s", clientURLRule(parsed.URL))
-	mistakes = append(mistakes, parsed.webhookMistakes()...)
+	parsed.checkWebhooks(wrong)
 	parsed.vault, err = parseVault(parsed.SecretKeys)
 	wrong(err != nil, "PETSTORE_SECRET_KEY %v", err)
-	mistakes = append(mistakes, parsed.Tracing.mistakes()...)
+	parsed.Tracing.check(wrong)
 	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT must be json or text, but is %q", parsed.LogFormat)
 	parsed.unknown = p.unknownVariables()
 	if len(mistakes) > 0 {
@@ -294,7 +297,7 @@ var ranges = map[string]struct {
 }
 
 // checkRanges reports the numbers and durations that are not in their ranges.
-func (c config) checkRanges(wrong func(bad bool, format string, args ...any)) {
+func (c config) checkRanges(wrong reportMistake) {
 	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
 		name := field.Tag.Get("env")
 		if allowed, is := ranges[name]; is {
@@ -316,7 +319,7 @@ func isHostPort(text string) bool {
 }
 
 // checkURLs reports the texts that are not the URL of one database.
-func (c config) checkURLs(wrong func(bad bool, format string, args ...any)) {
+func (c config) checkURLs(wrong reportMistake) {
 	check := func(name, text, rule string) {
 		mistake := urlMistake(text, rule)
 		wrong(mistake != "", "%s %s", name, mistake)
@@ -447,24 +450,17 @@ func (c tracingConfig) on() bool {
 	}
 }
 
-// mistakes lists the unsupported settings.
-func (c tracingConfig) mistakes() []string {
+// check reports the unsupported settings.
+func (c tracingConfig) check(wrong reportMistake) {
 	if !c.on() {
-		return nil
+		return
 	}
-	var mistakes []string
 	for _, endpoint := range [][2]string{{"OTEL_EXPORTER_OTLP_ENDPOINT", c.Endpoint}, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", c.TracesEndpoint}} {
-		if endpoint[1] != "" && httpURL(strings.TrimSpace(endpoint[1])) == nil {
-			mistakes = append(mistakes, endpoint[0]+" must be the http or https URL of a collector, such as http://collector:4318")
-		}
+		wrong(endpoint[1] != "" && httpURL(strings.TrimSpace(endpoint[1])) == nil, "%s must be the http or https URL of a collector, such as http://collector:4318", endpoint[0])
 	}
-	if c.Exporter != "" && c.Exporter != otlpExporter {
-		mistakes = append(mistakes, fmt.Sprintf("OTEL_TRACES_EXPORTER must be otlp or none, but is %q", c.Exporter))
-	}
-	if protocol := cmp.Or(c.TracesProtocol, c.Protocol, otlpProtocol); protocol != otlpProtocol {
-		mistakes = append(mistakes, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is %q", protocol))
-	}
-	return mistakes
+	wrong(c.Exporter != "" && c.Exporter != otlpExporter, "OTEL_TRACES_EXPORTER must be otlp or none, but is %q", c.Exporter)
+	protocol := cmp.Or(c.TracesProtocol, c.Protocol, otlpProtocol)
+	wrong(protocol != otlpProtocol, "OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is %q", protocol)
 }
 
 // isTerminal reports whether a reader or a writer is a terminal.

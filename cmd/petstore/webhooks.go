@@ -12,17 +12,14 @@ import (
 // loopback are the networks that dev allows.
 var loopback = []string{"127.0.0.0/8", "::1/128"}
 
-// webhookMistakes lists the invalid settings of the guard. They contain no password.
-func (c config) webhookMistakes() (mistakes []string) {
+// checkWebhooks reports the invalid settings of the guard, without passwords.
+func (c config) checkWebhooks(wrong reportMistake) {
 	for _, text := range c.WebhookAllow {
-		if _, err := egress.ParseNetwork(strings.TrimSpace(text)); err != nil {
-			mistakes = append(mistakes, fmt.Sprintf("PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, such as 10.1.0.0/16, 10.1.2.3:8080 or [fd00::/8]:8080, but has %q", text))
-		}
+		_, err := egress.ParseNetwork(strings.TrimSpace(text))
+		wrong(err != nil, "PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, such as 10.1.0.0/16, 10.1.2.3:8080 or [fd00::/8]:8080, but has %q", text)
 	}
-	if _, valid := c.webhookProxy(); !valid {
-		mistakes = append(mistakes, "PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy, such as http://proxy.example:3128")
-	}
-	return mistakes
+	_, valid := c.webhookProxy()
+	wrong(!valid, "PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy, such as http://proxy.example:3128")
 }
 
 // webhookProxy returns the URL of the proxy, or nil if there is none.
