@@ -219,11 +219,8 @@ func (c *client) eachElement(ctx context.Context, one call, do func(json.RawMess
 		}
 	}
 	for {
-		got, err := c.send(ctx, one)
+		got, err := c.succeed(ctx, one)
 		if err != nil {
-			return err
-		}
-		if err := got.err(); err != nil {
 			return err
 		}
 		var elements []json.RawMessage
@@ -243,10 +240,7 @@ func (c *client) eachElement(ctx context.Context, one call, do func(json.RawMess
 
 // feedEnd returns the id of the newest event. Ids are in the order of events. The keys may be nil.
 func (c *client) feedEnd(ctx context.Context, keys []string) (string, error) {
-	latest, err := c.send(ctx, call{method: http.MethodGet, path: "/events?after=latest&limit=1", header: http.Header{"Authorization": keys}})
-	if err == nil {
-		err = latest.err()
-	}
+	latest, err := c.succeed(ctx, call{method: http.MethodGet, path: "/events?after=latest&limit=1", header: http.Header{"Authorization": keys}})
 	if err != nil {
 		return "", err
 	}

@@ -166,6 +166,15 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 	}
 }
 
+// succeed sends a call. A response with a status from 400 is an error, a [*follow.StatusError].
+func (c *client) succeed(ctx context.Context, one call) (*reply, error) {
+	got, err := c.send(ctx, one)
+	if err == nil {
+		err = got.err()
+	}
+	return got, err
+}
+
 // headerOf returns the header of all attempts of a call. Its own fields come first.
 func (c *client) headerOf(one call) http.Header {
 	header := one.header.Clone()
@@ -311,10 +320,7 @@ func (c *client) do(ctx context.Context, method, path string, body, into any) er
 			return err
 		}
 	}
-	got, err := c.send(ctx, one)
-	if err == nil {
-		err = got.err()
-	}
+	got, err := c.succeed(ctx, one)
 	if err != nil || into == nil {
 		return err
 	}

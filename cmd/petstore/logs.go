@@ -120,10 +120,7 @@ func (c *client) readRecord(ctx context.Context, path string, o logsOptions, acc
 	maps.Copy(query, o.filter)
 	one := call{method: http.MethodGet, path: path + "?" + query.Encode(), header: http.Header{"Accept": {accept}}}
 	for one.path != "" && len(all) < o.number {
-		got, err := c.send(ctx, one)
-		if err == nil {
-			err = got.err()
-		}
+		got, err := c.succeed(ctx, one)
 		if failed, ok := errors.AsType[*follow.StatusError](err); ok && failed.Code == "not_a_sandbox" {
 			return nil, errors.New("the API key is not one of a sandbox; name a sandbox of its account with --sandbox, such as sbx_1002")
 		}

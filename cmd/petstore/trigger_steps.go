@@ -77,14 +77,9 @@ type created struct {
 // name returns a name that no resource has.
 func (t *triggering) name() string { return "Trigger " + uuid.NewString()[:8] }
 
-// send sends a request without a body if that is nil.
-func (t *triggering) send(ctx context.Context, method, path string, body object) {
-	if t.err != nil {
-		return
-	}
-	if body == nil {
-		t.err = t.do(ctx, method, path, nil, nil)
-	} else {
+// send sends a request, without a body if that is nil.
+func (t *triggering) send(ctx context.Context, method, path string, body any) {
+	if t.err == nil {
 		t.err = t.do(ctx, method, path, body, nil)
 	}
 }
