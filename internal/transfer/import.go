@@ -128,8 +128,7 @@ func (r *run) open(ctx context.Context) error {
 	case len(j.begun) > 0:
 		return &ChoiceError{fmt.Sprintf("%s has changed since its import was interrupted, when %s; undo the changes, import the file, then change and import it again", r.Source.Name, onTheirWay(slices.Sorted(maps.Keys(j.begun))))}
 	default:
-		each := func(do func(*row) error) error { return r.each(ctx, do) }
-		return j.adopt(h.Digest, each, func() error { return r.restock(ctx, true) })
+		return j.adopt(ctx, r.Source, func() error { return r.restock(ctx, true) })
 	}
 }
 
@@ -140,7 +139,7 @@ func (r *run) restock(ctx context.Context, isChanged bool) error {
 		return nil
 	}
 	isNew := map[int64]bool{} // by the ids of pets
-	err := r.each(ctx, func(one *row) error {
+	err := r.Source.each(ctx, func(one *row) error {
 		if r.journal.known(one.line) != 0 {
 			return nil
 		}
@@ -155,7 +154,7 @@ func (r *run) restock(ctx context.Context, isChanged bool) error {
 	if err != nil || len(isNew) == 0 {
 		return err
 	}
-	return r.each(ctx, func(one *row) error {
+	return r.Source.each(ctx, func(one *row) error {
 		isDone := one.resource == inventory && r.journal.known(one.line) != 0
 		if isDone && isNew[one.number("petId")] && (isChanged || r.journal.settled[one.line]) {
 			return r.journal.note(formatFailed(one.line))
@@ -171,7 +170,7 @@ func (r *run) decide(ctx context.Context) error {
 	case len(lines) == 0 || r.InDoubt == "send":
 		return nil
 	case r.InDoubt == "skip":
-		return r.each(ctx, func(one *row) error {
+		return r.Source.each(ctx, func(one *row) error {
 			if !slices.Contains(lines, one.line) {
 				return nil
 			}
@@ -197,16 +196,6 @@ func onTheirWay(lines []int64) string {
 	return "the rows in the lines " + text + " were on their way"
 }
 
-// each reads the file again. The error does not name it.
-func (r *run) each(ctx context.Context, do func(*row) error) error {
-	in, err := openLines(r.Source.path, r.Source.info)
-	if err == nil {
-		defer in.file.Close()
-		err = r.Source.each(ctx, in, do)
-	}
-	return err
-}
-
 // pass sends the rows of the file that are not done. The rows of a resource of an archive wait for all
 // rows of the one before.
 func (r *run) pass(ctx context.Context) error {
@@ -226,7 +215,7 @@ func (r *run) pass(ctx context.Context) error {
 		})
 	}
 	var last *Resource
-	err := r.each(ctx, func(one *row) error {
+	err := r.Source.each(ctx, func(one *row) error {
 		if one.resource != last {
 			pending.Wait()
 			last = one.resource
@@ -291,7 +280,7 @@ func (r *run) unsent(one *row) error {
 	if r.final || one.inDoubt {
 		return nil
 	}
-	return r.journal.failed(one.line)
+	return r.journal.write(formatFailed(one.line))
 }
 
 // handle sends a row, and writes down the result.
@@ -319,13 +308,13 @@ func (r *run) handle(ctx context.Context, one *row) {
 		err = errors.Join(err, r.unsent(one))
 	case err != nil: // the row is in doubt
 	case r.final:
-		err = r.journal.settle(one.line)
+		err = r.journal.write(formatSettled(one.line))
 	default:
 		r.remember(one.resource, old, id)
 		r.reporting.Lock()
 		r.summary.Imported++
 		r.reporting.Unlock()
-		err = r.journal.done(one.line, id, hash)
+		err = r.journal.write(formatDone(one.line, id, hash))
 	}
 	switch {
 	case err != nil:
@@ -339,9 +328,6 @@ func (r *run) handle(ctx context.Context, one *row) {
 
 // fail reports the mistakes of a row.
 func (r *run) fail(one *row, wrong RowErrors) error {
-	for i := range wrong {
-		wrong[i].File, wrong[i].Line = r.Source.Name, one.line
-	}
 	r.reporting.Lock()
 	defer r.reporting.Unlock()
 	r.summary.Failed++
@@ -349,7 +335,7 @@ func (r *run) fail(one *row, wrong RowErrors) error {
 		r.refused[one.line] = true
 	}
 	if r.Failed != nil {
-		r.Failed(wrong)
+		r.Failed(wrong.in(r.Source, one))
 	}
 	one.inDoubt = false // the server has refused it
 	return r.unsent(one)
@@ -364,13 +350,10 @@ func (r *run) key(of any) string {
 // Check reports the mistakes of the rows that the spec forbids, and sends nothing.
 func (s *Source) Check(ctx context.Context, failed func(RowErrors)) (Summary, error) {
 	summary := Summary{File: s.Name, Rows: s.Rows}
-	err := (&run{Import: &Import{Source: s}}).each(ctx, func(one *row) error {
+	err := s.each(ctx, func(one *row) error {
 		if wrong, ok := errors.AsType[RowErrors](one.validate()); ok {
-			for i := range wrong {
-				wrong[i].File, wrong[i].Line = s.Name, one.line
-			}
 			summary.Failed++
-			failed(wrong)
+			failed(wrong.in(s, one))
 		}
 		return nil
 	})

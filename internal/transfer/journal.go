@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -197,7 +198,7 @@ func (j *journal) readLine(text string) error {
 
 // adopt makes the journal of an earlier version of a file the one of the present version. A row that was
 // imported has the same content, maybe in another line. The journal changes after finish, or not at all.
-func (j *journal) adopt(digest string, each func(func(*row) error) error, finish func() error) error {
+func (j *journal) adopt(ctx context.Context, present *Source, finish func() error) error {
 	ids, settled := map[uint64][]int64{}, map[uint64]bool{} // by hash
 	for line, row := range j.rows {
 		if row.id != 0 {
@@ -209,11 +210,11 @@ func (j *journal) adopt(digest string, each func(func(*row) error) error, finish
 	}
 	old := j.file
 	defer old.Close()
-	j.Digest, j.rows, j.settled = digest, nil, map[int64]bool{}
+	j.Digest, j.rows, j.settled = present.digest, nil, map[int64]bool{}
 	if err := j.create(); err != nil {
 		return err
 	}
-	err := each(func(r *row) error {
+	err := present.each(ctx, func(r *row) error {
 		if len(r.failure) > 0 { // it was not imported
 			return nil
 		}
@@ -280,18 +281,10 @@ func (j *journal) begin(line int64) error {
 	return j.write(fmt.Appendf(nil, ">%d %d %d\n", line, time.Now().Unix(), j.keyID))
 }
 
-func (j *journal) done(line, id int64, hash uint64) error {
-	return j.write(formatDone(line, id, hash))
-}
-
 func formatDone(line, id int64, hash uint64) []byte {
 	return fmt.Appendf(nil, "%d %d %016x\n", line, id, hash)
 }
 
-func (j *journal) failed(line int64) error { return j.write(formatFailed(line)) }
-
 func formatFailed(line int64) []byte { return fmt.Appendf(nil, "%d -\n", line) }
-
-func (j *journal) settle(line int64) error { return j.write(formatSettled(line)) }
 
 func formatSettled(line int64) []byte { return fmt.Appendf(nil, "%d settled\n", line) }

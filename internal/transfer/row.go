@@ -46,6 +46,14 @@ type RowErrors []RowError
 
 func (e RowErrors) Error() string { return e[0].Message }
 
+// in returns the mistakes with the place of their row.
+func (e RowErrors) in(file *Source, of *row) RowErrors {
+	for i := range e {
+		e[i].File, e[i].Line = file.Name, of.line
+	}
+	return e
+}
+
 // wrong returns one mistake of a row.
 func wrong(field, code, message string, args ...any) RowErrors {
 	return RowErrors{{Field: field, Code: code, Message: fmt.Sprintf(message, args...)}}

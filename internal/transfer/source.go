@@ -126,7 +126,7 @@ func (s *Source) survey(ctx context.Context, resource string) error {
 	}
 	in.digest = sha256.New()
 	last := 0
-	err = s.each(ctx, in, func(r *row) error {
+	err = s.eachIn(ctx, in, func(r *row) error {
 		s.Rows++
 		if s.Resource != nil || len(r.failure) > 0 {
 			return nil
@@ -155,8 +155,18 @@ func (s *Source) explain(err error) error {
 	return err
 }
 
-// each calls a function with each row of the file, until it returns an error or ctx ends.
-func (s *Source) each(ctx context.Context, in *lines, handle func(*row) error) error {
+// each reads the file again, as [Source.eachIn] does. The error does not name the file.
+func (s *Source) each(ctx context.Context, handle func(*row) error) error {
+	in, err := openLines(s.path, s.info)
+	if err != nil {
+		return err
+	}
+	defer in.file.Close()
+	return s.eachIn(ctx, in, handle)
+}
+
+// eachIn calls a function with each row of the file, until it returns an error or ctx ends.
+func (s *Source) eachIn(ctx context.Context, in *lines, handle func(*row) error) error {
 	do := func(r *row) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

@@ -97,7 +97,7 @@ var faults = []fault{
 	{51, "dropped requests are not counted", "internal/exchange/recorder.go", "r.dropped[account]++", "r.dropped[account] += 0"},
 	{52, "each attempt to import a row has a key of its own", "internal/transfer/import.go", `"%s %s %v", r.journal.Digest,`, `"%s %s %v", time.Now(),`},
 	{52, "import does not read the journal", "internal/transfer/journal.go", "case err == nil && !isNew:", "case err == nil && isNew:"},
-	{52, "a row is in the journal before it is sent", "internal/transfer/import.go", "if err := r.journal.begin(one.line); err != nil {", "if err := r.journal.done(one.line, 1, one.hash()); err != nil {"},
+	{52, "a row is in the journal before it is sent", "internal/transfer/import.go", "if err := r.journal.begin(one.line); err != nil {", "if err := r.journal.write(formatDone(one.line, 1, one.hash())); err != nil {"},
 	{52, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
 	{53, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
 	{53, "the next page ignores the state of the page before", "internal/gate/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
