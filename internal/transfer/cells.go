@@ -16,7 +16,7 @@ const formulaStarts = "=+-@\t\r\n＝＋－＠"
 // needs one, because an empty cell means that there is no value.
 func needsApostrophe(text string) bool {
 	rest, isQuoted := strings.CutPrefix(text, "'")
-	return text == "" || strings.ContainsRune(formulaStarts, firstRune(text)) || isQuoted && needsApostrophe(rest)
+	return text == "" || strings.IndexAny(text, formulaStarts) == 0 || isQuoted && needsApostrophe(rest)
 }
 
 // inner finds a formula within a text, and innerGuarded one after an apostrophe. If semicolons or tabs
@@ -25,13 +25,6 @@ var (
 	inner        = regexp.MustCompile(`([;\t\r\n])('*"*[=+\-@＝＋－＠])`)
 	innerGuarded = regexp.MustCompile(`([;\t\r\n])'('*"*[=+\-@＝＋－＠])`)
 )
-
-func firstRune(text string) rune {
-	for _, r := range text {
-		return r
-	}
-	return 0
-}
 
 // formatCell returns the cell of a JSON value. A number or a boolean is as in JSON.
 func formatCell(value json.RawMessage) string {
