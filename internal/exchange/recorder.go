@@ -41,9 +41,8 @@ type Recorder struct {
 	closing time.Duration // [closingTime], except in tests
 
 	mu      sync.Mutex
-	waiting []*Exchange     // in the order of their ends
-	dropped map[int64]int64 // by sandbox
-	added   chan struct{}   // has an element if exchanges wait
+	waiting *batch        // the exchanges in the order of their ends
+	added   chan struct{} // has an element if exchanges wait
 }
 
 // New returns a Recorder. It wakes the requests that wait in the hub, and reports the numbers of
@@ -52,7 +51,7 @@ func New(database *postgres.DB, hub *feed.Hub, log *slog.Logger, report func(wri
 	writing := database.Writing()
 	return &Recorder{
 		db: writing, queries: db.New(writing), hub: hub, log: log, report: report, closing: closingTime,
-		buffer: admission.New(admission.Exchanges), dropped: map[int64]int64{}, added: make(chan struct{}, 1),
+		buffer: admission.New(admission.Exchanges), waiting: newBatch(), added: make(chan struct{}, 1),
 	}
 }
 
@@ -64,7 +63,7 @@ func (r *Recorder) Add(e *Exchange) {
 		return
 	}
 	r.mu.Lock()
-	r.waiting = append(r.waiting, e)
+	r.waiting.exchanges = append(r.waiting.exchanges, e)
 	r.mu.Unlock()
 	r.wake()
 }
@@ -72,7 +71,7 @@ func (r *Recorder) Add(e *Exchange) {
 // Drop counts an exchange of a sandbox that is not recorded.
 func (r *Recorder) Drop(account int64) {
 	r.mu.Lock()
-	r.dropped[account]++
+	r.waiting.drops[account]++
 	r.mu.Unlock()
 	r.report(0, 1)
 	r.wake()
@@ -119,15 +118,15 @@ func (r *Recorder) Run(ctx context.Context) {
 func (r *Recorder) waits() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.waiting) > 0 || len(r.dropped) > 0
+	return !r.waiting.isEmpty()
 }
 
 // take empties the buffer.
 func (r *Recorder) take() *batch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := &batch{r.waiting, r.dropped}
-	r.waiting, r.dropped = nil, map[int64]int64{}
+	all := r.waiting
+	r.waiting = newBatch()
 	return all
 }
 
@@ -147,7 +146,7 @@ func (r *Recorder) flush(ctx context.Context) {
 // writeParts writes parts that are sorted by sandbox. It returns the exchanges that have to wait for
 // the next time. The database does not accept them now, or they follow such ones of the same sandbox.
 func (r *Recorder) writeParts(ctx context.Context, parts []*batch) *batch {
-	rest := &batch{drops: map[int64]int64{}}
+	rest := newBatch()
 	for _, b := range parts {
 		if last := len(rest.exchanges) - 1; last >= 0 { // only this sandbox may continue in the next part
 			later, now := b.divide([]int64{rest.exchanges[last].Account})
@@ -178,11 +177,11 @@ func (r *Recorder) write(ctx context.Context, b *batch) (rest *batch) {
 		return r.writeParts(ctx, []*batch{{b.exchanges[:half], b.drops}, {b.exchanges[half:], nil}})
 	default:
 		r.drop(ctx, b, err)
-		drops := map[int64]int64{}
+		rest = newBatch()
 		for _, e := range b.exchanges {
-			drops[e.Account]++
+			rest.drops[e.Account]++ // the log counts them
 		}
-		return &batch{drops: drops} // the log counts them
+		return rest
 	}
 }
 
@@ -192,10 +191,8 @@ func (r *Recorder) putBack(b *batch) {
 		return
 	}
 	r.mu.Lock()
-	r.waiting = append(b.exchanges, r.waiting...)
-	for account, number := range b.drops {
-		r.dropped[account] += number
-	}
+	b.add(r.waiting)
+	r.waiting = b
 	r.mu.Unlock()
 	r.wake()
 }
@@ -220,6 +217,9 @@ type batch struct {
 	exchanges []*Exchange
 	drops     map[int64]int64 // by sandbox
 }
+
+// newBatch returns an empty batch.
+func newBatch() *batch { return &batch{drops: map[int64]int64{}} }
 
 func (b *batch) isEmpty() bool { return len(b.exchanges) == 0 && len(b.drops) == 0 }
 
@@ -256,7 +256,7 @@ func (b *batch) split(bySandbox bool) (parts []*batch) {
 
 // divide returns what belongs to busy sandboxes, and the rest.
 func (b *batch) divide(busy []int64) (of, others *batch) {
-	of, others = &batch{drops: map[int64]int64{}}, &batch{drops: map[int64]int64{}}
+	of, others = newBatch(), newBatch()
 	for _, e := range b.exchanges {
 		part := others
 		if slices.Contains(busy, e.Account) {

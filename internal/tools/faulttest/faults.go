@@ -94,7 +94,7 @@ var faults = []fault{
 	{50, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
 	{51, "the record is written twice a second", "internal/exchange/recorder.go", "interval = 50 * time.Millisecond", "interval = 500 * time.Millisecond"},
 	{51, "a request waits for a full buffer", "internal/exchange/recorder.go", "\tif err != nil {\n\t\tr.Drop(e.Account)\n", "\tfor end := time.Now().Add(time.Second); err != nil && time.Now().Before(end); err = r.buffer.Take(context.Background(), e.Payer, e.size()) {\n\t\ttime.Sleep(10 * time.Millisecond)\n\t}\n\tif err != nil {\n\t\tr.Drop(e.Account)\n"},
-	{51, "dropped requests are not counted", "internal/exchange/recorder.go", "r.dropped[account]++", "r.dropped[account] += 0"},
+	{51, "dropped requests are not counted", "internal/exchange/recorder.go", "r.waiting.drops[account]++", "r.waiting.drops[account] += 0"},
 	{52, "each attempt to import a row has a key of its own", "internal/transfer/import.go", `"%s %s %v", r.journal.Digest,`, `"%s %s %v", time.Now(),`},
 	{52, "import does not read the journal", "internal/transfer/journal.go", "case err == nil && !isNew:", "case err == nil && isNew:"},
 	{52, "a row is in the journal before it is sent", "internal/transfer/import.go", "if err := r.journal.begin(one.line); err != nil {", "if err := r.journal.write(formatDone(one.line, 1, one.hash())); err != nil {"},
