@@ -224,11 +224,8 @@ func (c *Cluster) prepareData(ctx context.Context) error {
 		return err
 	}
 	version, err := os.ReadFile(filepath.Join(c.Data(), "PG_VERSION"))
-	if errors.Is(err, os.ErrNotExist) && c.options.Copy != nil {
-		return c.copy(ctx)
-	}
 	if errors.Is(err, os.ErrNotExist) {
-		return c.initdb(ctx)
+		return c.makeData(ctx)
 	}
 	if err != nil {
 		return err
@@ -245,22 +242,32 @@ func (c *Cluster) prepareData(ctx context.Context) error {
 	return nil
 }
 
-// initdb makes the cluster under another name and renames it, so that a cluster
+// makeData makes the cluster under another name and renames it, so that a cluster
 // under its own name is always complete.
-func (c *Cluster) initdb(ctx context.Context) error {
-	unfinished := c.Data() + ".new"
-	err := os.RemoveAll(unfinished)
-	if err == nil {
-		err = c.makeDir(unfinished)
+func (c *Cluster) makeData(ctx context.Context) error {
+	unfinished, fill := c.Data()+".new", c.initdb
+	if c.options.Copy != nil {
+		fill = c.copy
 	}
-	if err != nil {
+	if err := os.RemoveAll(unfinished); err != nil {
+		return err
+	}
+	if err := fill(ctx, unfinished); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, c.Data())
+}
+
+// initdb makes a cluster in a folder, which is not there yet.
+func (c *Cluster) initdb(ctx context.Context, dir string) error {
+	if err := c.makeDir(dir); err != nil {
 		return err
 	}
 	args := []string{"--username=" + superuser, "--auth=trust", "--encoding=UTF8", "--locale=C"}
 	if c.options.Disposable {
 		args = append(args, "--no-sync")
 	}
-	cmd, closeDir, err := c.command(ctx, "initdb", unfinished, args...)
+	cmd, closeDir, err := c.command(ctx, "initdb", dir, args...)
 	if err != nil {
 		return err
 	}
@@ -274,28 +281,16 @@ func (c *Cluster) initdb(ctx context.Context) error {
 		}
 		return fmt.Errorf("initdb: %w: %s", err, lastLines(string(output)))
 	}
-	return os.Rename(unfinished, c.Data())
+	return nil
 }
 
-// copy makes the cluster as its options say, under another name at first.
-func (c *Cluster) copy(ctx context.Context) error {
-	unfinished := c.Data() + ".new"
-	if err := os.RemoveAll(unfinished); err != nil {
-		return err
-	}
-	end, err := c.options.Copy(ctx, unfinished)
+// copy makes a cluster in a folder as its options say. All of it then belongs to the server's user.
+func (c *Cluster) copy(ctx context.Context, dir string) error {
+	end, err := c.options.Copy(ctx, dir)
 	if err != nil {
 		return err
 	}
 	c.endCopy = end
-	if err := c.own(unfinished); err != nil {
-		return err
-	}
-	return os.Rename(unfinished, c.Data())
-}
-
-// own gives a directory and everything in it to the server's user.
-func (c *Cluster) own(dir string) error {
 	if c.user == nil {
 		return nil
 	}
