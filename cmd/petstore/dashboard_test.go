@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -24,9 +23,6 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/util/annotations"
 
 	"petstore/internal/pgtest"
 )
@@ -215,29 +211,11 @@ const scrapeInterval = 5 * time.Second
 // series holds the data that Prometheus would store after some scrapes, one
 // interval apart.
 type series struct {
-	now     time.Time
-	samples map[string]*stored
+	now time.Time
+	all map[string]*promql.Series // by labels
 }
 
-// stored is one series.
-type stored struct {
-	labels  labels.Labels
-	samples []chunks.Sample
-}
-
-// number is a sample.
-type number struct {
-	chunks.Sample // for the methods of histograms
-	at            time.Time
-	value         float64
-}
-
-func (n number) T() int64                 { return n.at.UnixMilli() }
-func (n number) ST() int64                { return 0 }
-func (n number) F() float64               { return n.value }
-func (n number) Type() chunkenc.ValueType { return chunkenc.ValFloat }
-
-func newSeries(began time.Time) *series { return &series{now: began, samples: map[string]*stored{}} }
+func newSeries(began time.Time) *series { return &series{began, map[string]*promql.Series{}} }
 
 // add stores a scrape.
 func (s *series) add(t *testing.T, exposed string) {
@@ -262,12 +240,12 @@ func (s *series) add(t *testing.T, exposed string) {
 			builder.Set(string(name), string(value))
 		}
 		all := builder.Labels()
-		one := s.samples[all.String()]
+		one := s.all[all.String()]
 		if one == nil {
-			one = &stored{labels: all}
-			s.samples[all.String()] = one
+			one = &promql.Series{Metric: all}
+			s.all[all.String()] = one
 		}
-		one.samples = append(one.samples, number{at: s.now, value: float64(sample.Value)})
+		one.Floats = append(one.Floats, promql.FPoint{T: s.now.UnixMilli(), F: float64(sample.Value)})
 	}
 }
 
@@ -297,8 +275,8 @@ func sumOfShared(expr parser.Expr) (name string) {
 func (s *series) missing(expr parser.Expr) []string {
 	var missing []string
 	has := func(metric, label string) bool {
-		for _, one := range s.samples {
-			if (metric == "" || one.labels.Get(model.MetricNameLabel) == metric) && one.labels.Has(label) {
+		for _, one := range s.all {
+			if (metric == "" || one.Metric.Get(model.MetricNameLabel) == metric) && one.Metric.Has(label) {
 				return true
 			}
 		}
@@ -326,32 +304,23 @@ func (s *series) missing(expr parser.Expr) []string {
 
 // Querier makes series the storage of the engine.
 func (s *series) Querier(int64, int64) (storage.Querier, error) {
-	return querier{storage.NoopQuerier(), s}, nil
-}
-
-type querier struct {
-	storage.Querier
-	series *series
-}
-
-func (q querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	set := &seriesSet{at: -1}
-	for _, one := range q.series.samples {
-		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(one.labels.Get(m.Name)) }) {
-			set.all = append(set.all, storage.NewListSeries(one.labels, one.samples))
+	return &storage.MockQuerier{SelectMockFunction: func(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+		found := &seriesSet{SeriesSet: storage.EmptySeriesSet(), at: -1}
+		for _, one := range s.all {
+			if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(one.Metric.Get(m.Name)) }) {
+				found.all = append(found.all, promql.NewStorageSeries(*one))
+			}
 		}
-	}
-	return set
+		return found
+	}}, nil
 }
 
-// seriesSet is the result of a query.
+// seriesSet is the result of a query, without an error.
 type seriesSet struct {
 	storage.SeriesSet
 	all []storage.Series
 	at  int
 }
 
-func (s *seriesSet) Next() bool                        { s.at++; return s.at < len(s.all) }
-func (s *seriesSet) At() storage.Series                { return s.all[s.at] }
-func (s *seriesSet) Err() error                        { return nil }
-func (s *seriesSet) Warnings() annotations.Annotations { return nil }
+func (s *seriesSet) Next() bool         { s.at++; return s.at < len(s.all) }
+func (s *seriesSet) At() storage.Series { return s.all[s.at] }
