@@ -121,11 +121,18 @@ func (s *shop) signIn(t *testing.T, key, place string, how look) *tab {
 	p := s.visit(t, "/console"+place, how)
 	t.Cleanup(func() { p.expectFailures("net::ERR_ABORTED") }) // the page ends its streams
 	p.wait(`document.querySelector(".key-form input")`)
+	p.enterKey(key)
+	p.wait(`document.querySelector("main.console h1")`)
+	return p
+}
+
+// enterKey replaces the text of the form for a key, and sends it.
+func (p *tab) enterKey(key string) {
+	p.t.Helper()
+	get[bool](p, `(document.querySelector(".key-form input").value = "", true)`)
 	p.click(".key-form input")
 	p.insert(key)
 	p.press(kb.Enter)
-	p.wait(`document.querySelector("main.console h1")`)
-	return p
 }
 
 // rows waits until the list has a number of rows.
@@ -140,6 +147,14 @@ func (p *tab) button(part, text string) {
 	find := fmt.Sprintf(`[...document.querySelectorAll(%q)].find((e) => e.textContent === %q && !e.disabled && e.checkVisibility())`, part+" :is(button, a)", text)
 	p.wait(find)
 	get[bool](p, fmt.Sprintf(`(%s.focus(), %[1]s.click(), true)`, find))
+}
+
+// confirm clicks a button, and the one with the same text in the dialog that it opens.
+func (p *tab) confirm(part, text string) {
+	p.t.Helper()
+	p.button(part, text)
+	p.button("dialog", text)
+	p.closed()
 }
 
 // fieldOf is an expression for the control of a field in a dialog or an editor.
@@ -195,12 +210,7 @@ func (s *shop) welcome(t *testing.T) {
 		t.Error("the sidebar is visible without a key")
 	}
 	for key, want := range map[string]string{"": "Enter an API key", "naïve key": "Enter an API key", s.key + "x": "invalid_api_key"} {
-		get[bool](p, `(document.querySelector(".key-form input").value = "", true)`)
-		p.click(".key-form input")
-		if key != "" {
-			p.insert(key)
-		}
-		p.press(kb.Enter)
+		p.enterKey(key)
 		p.wait(fmt.Sprintf(`document.querySelector(".key-form [role=alert]")?.textContent.includes(%q)`, want))
 	}
 	p.expectFailures("401")
@@ -236,9 +246,7 @@ func (s *shop) signsIn(t *testing.T) {
 	p.wait(`document.querySelector(".key-form input")`)
 	// A tab keeps what another one remembers.
 	get[bool](p, `(localStorage.setItem("petstore.url", "https://other.example"), true)`)
-	p.click(".key-form input")
-	p.insert(s.key)
-	p.press(kb.Enter)
+	p.enterKey(s.key)
 	p.wait(`document.querySelector("main.console h1")`)
 	if kept := get[string](p, `localStorage.getItem("petstore.key") + " " + localStorage.getItem("petstore.url")`); kept != "petstore_of_another_tab https://other.example" {
 		t.Errorf("after another tab signed out and in, the browser remembers %s", kept)
@@ -272,10 +280,7 @@ func (s *shop) replacedKey(t *testing.T) {
 		return true;
 	})()`)
 	for i, key := range []string{first, second} {
-		p.click(".key-form input")
-		p.press("a", chromedp.ModifierCtrl)
-		p.insert(key)
-		p.press(kb.Enter)
+		p.enterKey(key)
 		p.wait(fmt.Sprintf(`window.responses.length === %d`, i+1))
 	}
 	get[bool](p, `(window.responses.forEach((respond) => respond()), true)`)
@@ -460,14 +465,9 @@ func (s *shop) hostileRequests(t *testing.T) {
 	// In a key of the sandbox, in events, and in names.
 	p.click(`#sidebar a[href^="#events"]`)
 	p.wait(`document.querySelector(".key-form")`)
-	p.click(".key-form input")
-	p.insert(s.key)
-	p.press(kb.Enter)
+	p.enterKey(s.key)
 	p.wait(`document.querySelector(".key-form .problem-note")?.textContent.includes("belongs to acc_")`)
-	get[bool](p, `(document.querySelector(".key-form input").value = "", true)`)
-	p.click(".key-form input")
-	p.insert(key)
-	p.press(kb.Enter)
+	p.enterKey(key)
 	p.rows(1)
 	p.click(".rows > li a")
 	p.wait(`document.querySelector(".detail pre")?.textContent.includes("<script>")`)
@@ -707,9 +707,7 @@ func (s *shop) webhooks(t *testing.T) {
 	p.rows(1)
 	p.wait(`document.querySelector(".detail h2")?.textContent.startsWith("` + receiver.URL + `")`)
 
-	p.button(".detail", "Send a test")
-	p.button("dialog", "Send a test")
-	p.closed()
+	p.confirm(".detail", "Send a test")
 	p.wait(`document.querySelector(".deliveries .chip-delivered")`)
 	answer.Store(http.StatusServiceUnavailable)
 	s.as(t, key).do("POST", "/categories", object{"name": "Sent"})
@@ -720,17 +718,11 @@ func (s *shop) webhooks(t *testing.T) {
 		t.Errorf("the delivery is %q", got)
 	}
 	answer.Store(http.StatusOK)
-	p.button(".deliveries li details[open]", "Retry")
-	p.button("dialog", "Retry")
-	p.closed()
+	p.confirm(".deliveries li details[open]", "Retry")
 	p.wait(`document.querySelector(".deliveries li .chip").textContent === "delivered" && document.querySelectorAll(".deliveries li:first-child tbody tr").length >= 2`)
-	p.button(".detail", "Probe")
-	p.button("dialog", "Probe")
-	p.closed()
+	p.confirm(".detail", "Probe")
 	p.wait(`document.querySelectorAll(".deliveries li").length === 6`)
-	p.button(".detail", "Replay")
-	p.button("dialog", "Replay")
-	p.closed()
+	p.confirm(".detail", "Replay")
 	p.wait(`document.querySelector(".detail").textContent.includes("1 new deliveries")`)
 	p.fillIn(".detail", "Status", "failed")
 	p.wait(`document.querySelectorAll(".deliveries li").length === 0 && document.querySelector(".detail").textContent.includes("No delivery matches")`)
@@ -784,17 +776,13 @@ func (s *shop) webhooks(t *testing.T) {
 	// The console shows what others change, and what the server disables.
 	hook := get[string](p, `location.hash.split("/").pop()`)
 	answer.Store(http.StatusGone)
-	p.button(".detail", "Send a test")
-	p.button("dialog", "Send a test")
-	p.closed()
+	p.confirm(".detail", "Send a test")
 	p.wait(`document.querySelector(".detail dl").textContent.includes("disabled (gone)") && document.querySelector(".rows .chip-disabled")`)
 	s.as(t, key).do("PATCH", "/webhooks/"+hook, object{"status": "enabled"})
 	p.click(`#sidebar a[href^="#webhooks"]`)
 	p.wait(`!document.querySelector(".split.chosen") && document.querySelector(".rows .chip-enabled")`)
 	p.click(".rows a")
-	p.button(".detail", "Delete")
-	p.button("dialog", "Delete")
-	p.closed()
+	p.confirm(".detail", "Delete")
 	p.rows(0)
 
 	// A reader who leaves while the list loads again stays at the other part.
@@ -830,9 +818,7 @@ func (s *shop) sandboxes(t *testing.T) {
 		t.Errorf("the key gets %d", status)
 	}
 	p.button(".detail", "Add rule")
-	p.button(".detail", "Reset")
-	p.button("dialog", "Reset")
-	p.closed()
+	p.confirm(".detail", "Reset")
 	p.wait(`document.querySelector(".tools [role=status]").textContent.includes("has its sample again") && document.querySelectorAll(".rule").length === 1`)
 	p.button(".detail", "Discard changes")
 	p.wait(`document.querySelectorAll(".rule").length === 0`)
@@ -862,9 +848,7 @@ func (s *shop) sandboxes(t *testing.T) {
 	s.as(t, key).do("GET", "/pets/1", nil)
 	p.button(".detail", "Refresh")
 	p.wait(`document.querySelectorAll(".rule").length === 2 && document.querySelector(".rule").textContent.includes("counted 1")`)
-	p.button(".detail", "Reset")
-	p.button("dialog", "Reset")
-	p.closed()
+	p.confirm(".detail", "Reset")
 	p.wait(`document.querySelector(".rule").textContent.includes("counted 0")`)
 	p.fillIn(".rule", "status", "500")
 	p.button(".detail", "Discard changes")
@@ -880,9 +864,7 @@ func (s *shop) sandboxes(t *testing.T) {
 	p.click(`#sidebar a[href^="#sandboxes"]`)
 	p.wait(fmt.Sprintf(`document.querySelector('.rows a[data-id=%q]')`, id))
 	p.click(fmt.Sprintf(`.rows a[data-id=%q]`, id))
-	p.button(".detail", "Delete")
-	p.button("dialog", "Delete")
-	p.closed()
+	p.confirm(".detail", "Delete")
 	p.wait(fmt.Sprintf(`!document.querySelector('.rows a[data-id=%q]')`, id))
 	p.expectFailures("ERR_ABORTED")
 }
@@ -913,9 +895,7 @@ func (s *shop) samplesOfStores(t *testing.T) {
 	if _, one := s.as(t, forked).do("GET", "/categories/1001", nil); one["name"] != "Saved" {
 		t.Errorf("the sandbox has %v", one)
 	}
-	p.button("[aria-label=Samples]", "Delete")
-	p.button("dialog", "Delete")
-	p.closed()
+	p.confirm("[aria-label=Samples]", "Delete")
 	p.wait(`document.querySelector("[aria-label=Samples] .rows")?.textContent.includes("black-friday") === false`)
 }
 
@@ -987,9 +967,7 @@ func (s *shop) apiKeys(t *testing.T) {
 	p.button("dialog", "Cancel")
 	p.closed()
 	p.wait(`document.activeElement.textContent === "Revoke"`)
-	p.button(".detail", "Revoke")
-	p.button("dialog", "Revoke")
-	p.closed()
+	p.confirm(".detail", "Revoke")
 	p.wait(`document.querySelector(".detail dl").textContent.includes("Revoked") && document.querySelector(".rows .chip-revoked")`)
 
 	// The key of the console itself.
@@ -1156,9 +1134,7 @@ func (s *shop) consoleWithoutData(t *testing.T) {
 	p := s.visit(t, "/console", look{url: server.URL})
 	t.Cleanup(func() { p.expectFailures("404", "ERR_") })
 	p.wait(`document.querySelector(".key-form input")`)
-	p.click(".key-form input")
-	p.insert(s.key)
-	p.press(kb.Enter)
+	p.enterKey(s.key)
 	p.wait(`document.querySelector(".key-form .problem-note")?.textContent.includes("The console cannot load. Reload the page. Trying again in")`)
 	status.Store(http.StatusNotFound)
 	get[bool](p, fmt.Sprintf(`(sessionStorage.setItem("petstore.key", %q), true)`, s.key))

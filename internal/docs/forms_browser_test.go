@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -516,7 +515,7 @@ func (s *shop) streams(t *testing.T) {
 	}
 	p.click("#listEvents .send-button")
 	p.wait(`document.querySelector("#listEvents .outcome code")?.textContent.includes("retry:")`)
-	p.queue(s, "Streamed")
+	s.as(t, s.key).do("POST", "/messages", object{"message": "Streamed"})
 	p.wait(`document.querySelector("#listEvents .outcome code").textContent.includes("message.queued")`)
 	stop := `[...document.querySelectorAll("#listEvents .buttons button")].find((button) => button.textContent === "Stop")`
 	p.wait(stop + `.checkVisibility()`)
@@ -532,25 +531,6 @@ func (s *shop) streams(t *testing.T) {
 	get[bool](p, `(`+stop+`.click(), true)`)
 	p.wait(`document.querySelector("#listEvents .outcome").textContent.includes("Stopped after")`)
 	p.expectFailures("net::ERR_ABORTED")
-}
-
-// queue queues a message from outside of the page.
-func (p *tab) queue(s *shop, text string) {
-	p.t.Helper()
-	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, s.url+"/messages", strings.NewReader(`{"message": "`+text+`"}`))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+s.key)
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	response.Body.Close()
-	if response.StatusCode != http.StatusAccepted {
-		p.t.Fatalf("POST /messages: %s", response.Status)
-	}
 }
 
 func (s *shop) away(t *testing.T) {
