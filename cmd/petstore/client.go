@@ -252,10 +252,8 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 	if !one.until.IsZero() && time.Now().After(one.until) {
 		return nil, errTooLate
 	}
-	ctx, cancel := context.WithCancel(ctx)
 	request, err := http.NewRequestWithContext(ctx, one.method, c.url+one.path, bytes.NewReader(one.body))
 	if err != nil {
-		cancel()
 		return nil, err
 	}
 	request.Header = one.header
@@ -264,11 +262,10 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		cancel()
 		return nil, err
 	}
 	c.answered.Store(true)
-	response.Body = &watchedBody{ReadCloser: response.Body, silence: c.silence, cancel: cancel}
+	response.Body = follow.Watch(response.Body, c.silence, errSilence)
 	got := &reply{Response: response}
 	if strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") {
 		return got, nil
@@ -278,37 +275,8 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 	return got, err
 }
 
-// watchedBody is the body of a response. Read returns an error after too long a silence.
-type watchedBody struct {
-	io.ReadCloser
-
-	silence  time.Duration
-	cancel   func() // ends the request
-	isSilent atomic.Bool
-}
-
 // errSilence means that a response has stopped before its end.
 var errSilence = errors.New("the response stopped before its end")
-
-// Read implements [io.Reader].
-func (b *watchedBody) Read(into []byte) (int, error) {
-	timer := time.AfterFunc(b.silence, func() {
-		b.isSilent.Store(true)
-		b.cancel()
-	})
-	n, err := b.ReadCloser.Read(into)
-	timer.Stop()
-	if err != nil && b.isSilent.Load() {
-		err = errSilence
-	}
-	return n, err
-}
-
-// Close implements [io.Closer].
-func (b *watchedBody) Close() error {
-	b.cancel()
-	return b.ReadCloser.Close()
-}
 
 // do sends a call with a JSON body, or without one if the body is nil. It decodes the
 // response into a value, unless that is nil. The error may be a [*follow.StatusError].

@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"petstore/internal/sleep"
@@ -99,7 +100,7 @@ type Feed struct {
 	Client *http.Client
 
 	last    int64         // the number of the event After; 0: unknown
-	silence time.Duration // after which a stream is lost
+	silence time.Duration // after which a stream is lost; 0: the default
 	pause   time.Duration // before the next attempt to connect
 	hint    time.Duration // the first pause
 }
@@ -140,7 +141,7 @@ func NextLink(header http.Header) *url.URL {
 // many requests. It also returns [ErrGap],
 // [ErrNotFeed] and each [StatusError] after which another attempt would fail as well.
 func (f *Feed) Follow(ctx context.Context, handle func(context.Context, Event) error) error {
-	f.hint, f.silence = firstPause, cmp.Or(f.silence, defaultSilence)
+	f.hint = firstPause
 	for connected := false; ; {
 		err := f.stream(ctx, func(e Event) error { return handle(ctx, e) }, &connected)
 		var failed *handleError
@@ -178,8 +179,6 @@ type handleError struct{ error }
 // stream receives events over one connection until it ends. It sets connected when the
 // server has accepted the request.
 func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *bool) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	query := url.Values{"type": f.Types}
 	maps.Copy(query, f.Filter)
 	header := http.Header{"Accept": {"text/event-stream"}}
@@ -199,14 +198,11 @@ func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *
 		f.Connected()
 	}
 	f.pause = 0
-	quiet := time.AfterFunc(f.silence, func() { cancel(fmt.Errorf("the server sent nothing for %s", f.silence)) })
-	defer quiet.Stop()
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, maxLine)
 	var data []byte
 	var id string
 	for lines.Scan() {
-		quiet.Stop() // while handle runs
 		field, value, _ := strings.Cut(lines.Text(), ":")
 		value = strings.TrimPrefix(value, " ")
 		switch {
@@ -226,9 +222,8 @@ func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *
 				f.hint = max(time.Duration(ms)*time.Millisecond, time.Millisecond)
 			}
 		}
-		quiet.Reset(f.silence)
 	}
-	return cmp.Or(context.Cause(ctx), lines.Err(), errors.New("the server ended the stream"))
+	return cmp.Or(lines.Err(), errors.New("the server ended the stream"))
 }
 
 // receive handles an event. The numbers of all events have no gaps, except before a [storeReset].
@@ -281,9 +276,10 @@ func (f *Feed) try(ctx context.Context, query url.Values, header http.Header) (*
 	if err != nil {
 		return nil, err
 	}
+	silence := cmp.Or(f.silence, defaultSilence)
+	response.Body = Watch(response.Body, silence, fmt.Errorf("the server sent nothing for %s", silence))
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
-		defer time.AfterFunc(cmp.Or(f.silence, defaultSilence), func() { response.Body.Close() }).Stop()
 		text, err := io.ReadAll(io.LimitReader(response.Body, maxError))
 		if err != nil {
 			text = nil // the status says enough
@@ -291,6 +287,33 @@ func (f *Feed) try(ctx context.Context, query url.Values, header http.Header) (*
 		return nil, ReadError(response.StatusCode, response.Header, text)
 	}
 	return response, nil
+}
+
+// Watch returns the body of a response, whose Read returns the reason after too long a silence.
+func Watch(body io.ReadCloser, silence time.Duration, reason error) io.ReadCloser {
+	return &watchedBody{ReadCloser: body, silence: silence, reason: reason}
+}
+
+type watchedBody struct {
+	io.ReadCloser
+
+	silence time.Duration
+	reason  error
+	isOver  atomic.Bool
+}
+
+// Read implements [io.Reader].
+func (b *watchedBody) Read(into []byte) (int, error) {
+	timer := time.AfterFunc(b.silence, func() {
+		b.isOver.Store(true)
+		b.Close()
+	})
+	n, err := b.ReadCloser.Read(into)
+	timer.Stop()
+	if err != nil && b.isOver.Load() {
+		err = b.reason
+	}
+	return n, err
 }
 
 // ReadError returns the error of a response.
