@@ -68,8 +68,8 @@ func (p *program) doctor(ctx context.Context, asJSON bool) error {
 		return err
 	}
 	d := &diagnosis{c: c}
-	d.dev, err = p.findDev()
-	if d.isDev = err == nil && c.DatabaseURL == d.dev.DatabaseURL; d.isDev {
+	if dev, err := p.findDev(); err == nil && c.DatabaseURL == dev.DatabaseURL {
+		d.dev, d.isDev = dev, true
 		d.c.WebhookAllow = append(d.c.WebhookAllow, loopback...)
 	}
 	findings := d.run(ctx)
@@ -89,8 +89,6 @@ func (p *program) doctor(ctx context.Context, asJSON bool) error {
 	}
 	if asJSON {
 		err = p.printJSON(findings)
-	} else {
-		err = nil
 	}
 	if err == nil && wrong > 0 {
 		err = fmt.Errorf("%d of %d checks found something wrong; do what their lines say", wrong, len(findings))
@@ -101,7 +99,7 @@ func (p *program) doctor(ctx context.Context, asJSON bool) error {
 // diagnosis has what the checks share.
 type diagnosis struct {
 	c      config
-	dev    devServer
+	dev    devServer // if isDev
 	isDev  bool
 	db     *postgres.DB
 	server postgres.Server
@@ -170,7 +168,7 @@ func (d *diagnosis) certificate(context.Context) (string, error) {
 
 // disk checks the disk of the data of dev.
 func (d *diagnosis) disk(context.Context) (string, error) {
-	if !d.isDev || d.dev.dir == "" {
+	if !d.isDev {
 		return "", nil
 	}
 	folder := filepath.Join(d.dev.dir, devDir)
@@ -223,11 +221,9 @@ func isPublic(address net.Addr) bool {
 	return ok && !tcp.IP.IsLoopback() && !tcp.IP.IsPrivate() && !tcp.IP.IsLinkLocalUnicast()
 }
 
-func (d *diagnosis) clock(context.Context) (string, error) { return clockMessage(d.server) }
-
-func clockMessage(s postgres.Server) (string, error) {
-	skew := s.Skew.Round(time.Millisecond)
-	if skew.Abs() > mostSkew+s.Error {
+func (d *diagnosis) clock(context.Context) (string, error) {
+	skew := d.server.Skew.Round(time.Millisecond)
+	if skew.Abs() > mostSkew+d.server.Error {
 		return "", fmt.Errorf("the clocks of this machine and the database differ by %s; run NTP on both", skew.Abs())
 	}
 	return "differs by " + skew.Abs().String(), nil

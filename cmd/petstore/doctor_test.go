@@ -236,11 +236,13 @@ func TestDoctorReachesWebhooks(t *testing.T) {
 func TestDoctorLimits(t *testing.T) {
 	t.Parallel()
 	for _, skew := range []time.Duration{-2 * time.Second, 2 * time.Second} {
-		if _, err := clockMessage(postgres.Server{Skew: skew, Error: time.Millisecond}); err == nil || !strings.Contains(err.Error(), "differ by 2s; run NTP") {
+		d := &diagnosis{server: postgres.Server{Skew: skew, Error: time.Millisecond}}
+		if _, err := d.clock(t.Context()); err == nil || !strings.Contains(err.Error(), "differ by 2s; run NTP") {
 			t.Errorf("a skew of %s: %v", skew, err)
 		}
 	}
-	if _, err := clockMessage(postgres.Server{Skew: 2 * time.Second, Error: 3 * time.Second}); err != nil {
+	d := &diagnosis{server: postgres.Server{Skew: 2 * time.Second, Error: 3 * time.Second}}
+	if _, err := d.clock(t.Context()); err != nil {
 		t.Errorf("a skew within its error: %v", err)
 	}
 	if _, err := diskMessage(devDir, leastDisk-1); err == nil || !strings.Contains(err.Error(), "1023 MiB free; delete something") {
