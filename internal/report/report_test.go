@@ -257,32 +257,3 @@ func TestWork(t *testing.T) { //nolint:paralleltest // AllocsPerRun counts for t
 		}
 	}
 }
-
-// BenchmarkJudge judges the largest record.
-func BenchmarkJudge(b *testing.B) {
-	exchanges := make([]Exchange, 0, 5000)
-	for i := range cap(exchanges) {
-		after := float64(i) / 10
-		switch i % 6 {
-		case 0:
-			exchanges = append(exchanges, x(after, "GET /pets?limit=2 200", link(fmt.Sprintf("/pets?limit=2&cursor=%d", i))))
-		case 1:
-			exchanges = append(exchanges, x(after, fmt.Sprintf("GET /pets?limit=2&cursor=%d 200", i-1)))
-		case 2:
-			exchanges = append(exchanges, x(after, "POST /store/orders 0", key(strconv.Itoa(i)), body("1"), fault("close")))
-		case 3:
-			exchanges = append(exchanges, x(after, "POST /store/orders 201", key(strconv.Itoa(i-1)), body("1"), location(fmt.Sprintf("/store/orders/%d", i))))
-		case 4:
-			exchanges = append(exchanges, x(after, "GET /pets 429 rate_limited", retryAfter(30)))
-		default:
-			exchanges = append(exchanges, x(after, "GET /store/inventory/1 200", etag(strconv.Itoa(i))))
-		}
-	}
-	events := make([]Event, 2000)
-	for i := range events {
-		events[i] = Event{At: at(float64(i)), Type: report.OrderPlaced, Subject: fmt.Sprintf("/store/orders/%d", i)}
-	}
-	for b.Loop() {
-		report.Judge(&Record{Exchanges: exchanges, Events: events}, "/docs/")
-	}
-}
