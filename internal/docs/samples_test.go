@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,6 +25,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/docs/docstest"
 )
 
 var update = flag.Bool("update", false, "write the samples of openapi.yaml")
@@ -35,30 +36,13 @@ const specFile = "../api/openapi.yaml"
 // runModules runs a module that imports the modules of the pages, and decodes its output.
 func runModules(t *testing.T, source string, into any) {
 	t.Helper()
-	dir := t.TempDir()
+	files := map[string][]byte{}
 	for name, file := range newFiles(t) {
 		if !isPage(name) {
-			write(t, filepath.Join(dir, path.Base(name)), file.Plain().Text)
+			files[path.Base(name)] = file.Plain().Text
 		}
 	}
-	write(t, filepath.Join(dir, "package.json"), []byte(`{"type": "module"}`))
-	write(t, filepath.Join(dir, "run.js"), []byte(source))
-	command := exec.CommandContext(t.Context(), "node", filepath.Join(dir, "run.js"))
-	command.Stderr = os.Stderr
-	output, err := command.Output()
-	if err != nil {
-		t.Fatalf("node: %v", err)
-	}
-	if err := json.Unmarshal(output, into); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func write(t *testing.T, name string, text []byte) {
-	t.Helper()
-	if err := os.WriteFile(name, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	docstest.RunModules(t, files, source, nil, into)
 }
 
 // firstSamples prints the samples that the pages show first.
@@ -292,5 +276,7 @@ func rewriteSamples(t *testing.T, first map[string]map[string]string) {
 			}
 		}
 	}
-	write(t, specFile, []byte(out.String()+rest))
+	if err := os.WriteFile(specFile, []byte(out.String()+rest), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }

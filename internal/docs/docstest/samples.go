@@ -1,6 +1,7 @@
 package docstest
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -100,20 +101,28 @@ func Requests(t testing.TB, server string, forms []Form) (all []Request) {
 		return text
 	}
 	folder := "/" + regexp.MustCompile(`docs/assets/\w+/`).FindString(string(get("/docs")))
-	files := map[string][]byte{"package.json": []byte(`{"type": "module"}`), "run.js": []byte(samples)}
+	files := map[string][]byte{}
 	for _, name := range []string{"languages.js", "request.js", "json.js", "reference.json"} {
 		files[name] = get(folder + name)
 	}
+	RunModules(t, files, samples, forms, &all)
+	return all
+}
+
+// RunModules runs a module that imports the modules in files, with an input in JSON. It decodes what the
+// module prints.
+func RunModules(t testing.TB, files map[string][]byte, source string, input, into any) {
+	t.Helper()
 	dir := t.TempDir()
+	files["package.json"], files["run.js"] = []byte(`{"type": "module"}`), []byte(source)
 	for name, text := range files {
 		check(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
-	input, err := json.Marshal(forms)
+	stdin, err := json.Marshal(input)
 	check(t, err)
 	command := exec.CommandContext(t.Context(), "node", filepath.Join(dir, "run.js")) //nolint:gosec // a file of the test
-	command.Stdin, command.Stderr = strings.NewReader(string(input)), os.Stderr
+	command.Stdin, command.Stderr = bytes.NewReader(stdin), os.Stderr
 	output, err := command.Output()
 	check(t, err)
-	check(t, json.Unmarshal(output, &all))
-	return all
+	check(t, json.Unmarshal(output, into))
 }
