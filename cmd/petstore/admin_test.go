@@ -207,16 +207,10 @@ func TestAdminHosts(t *testing.T) {
 // its Prometheus calls the admin address.
 func TestDeployedScrapersAreKnown(t *testing.T) {
 	t.Parallel()
-	scraper, err := os.ReadFile("../../deploy/observability/prometheus.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	compose, err := os.ReadFile("../../docker-compose.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	target := regexp.MustCompile(`targets: \[([a-z]+):9090\]`).FindSubmatch(scraper)
-	if len(target) != 2 || !strings.Contains(string(compose), "\n      PETSTORE_ADMIN_HOSTS: "+string(target[1])+"\n") {
+	scraper := readFile(t, "../../deploy/observability/prometheus.yml")
+	compose := readFile(t, "../../docker-compose.yml")
+	target := regexp.MustCompile(`targets: \[([a-z]+):9090\]`).FindStringSubmatch(scraper)
+	if len(target) != 2 || !strings.Contains(compose, "\n      PETSTORE_ADMIN_HOSTS: "+target[1]+"\n") {
 		t.Errorf("prometheus.yml scrapes %q, which the compose file does not list in PETSTORE_ADMIN_HOSTS", target)
 	}
 }

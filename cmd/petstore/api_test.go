@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,9 +29,7 @@ func TestAPI(t *testing.T) {
 	t.Parallel()
 	client := newStores(t)(t).environ
 	file := filepath.Join(t.TempDir(), "category.json")
-	if err := os.WriteFile(file, []byte(`{"name":"from a file"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, file, `{"name":"from a file"}`)
 	for _, test := range []struct {
 		args  []string
 		stdin string

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -34,11 +33,7 @@ func newCertificate(t *testing.T) (certFile, keyFile string) {
 // trusting returns a client over HTTP/2 that trusts the certificates in a file.
 func trusting(t *testing.T, certFile string) *http.Client {
 	t.Helper()
-	text, err := os.ReadFile(certFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := target{certificate: string(text)}.client(patience)
+	client := target{certificate: readFile(t, certFile)}.client(patience)
 	client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
 	t.Cleanup(client.CloseIdleConnections)
 	return client
@@ -95,11 +90,7 @@ func TestHTTPS(t *testing.T) {
 	p.expect("no such file")
 	replace(t, otherKey, keyFile)
 	p.expect("the certificate has changed")
-	text, err := os.ReadFile(otherCert)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, _ := pem.Decode(text)
+	block, _ := pem.Decode([]byte(readFile(t, otherCert)))
 	other, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		t.Fatal(err)
@@ -186,30 +177,25 @@ func TestDevHTTPS(t *testing.T) {
 		t.Errorf("petstore api with variables: %v\n%s", err, stderr)
 	}
 	wantRefusal(t, environ, "its certificate is not valid", "api", "/pets?limit=1", "--retries", "0") // in another folder
-	before, err := os.ReadFile(filepath.Join(dir, devCertFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := readFile(t, filepath.Join(dir, devCertFile))
 	if code := p.end(os.Interrupt); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if err := selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), time.Now()); err != nil {
-		t.Fatal(err)
+	renew := func(now time.Time) (cert string) {
+		t.Helper()
+		if err := selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), now); err != nil {
+			t.Fatal(err)
+		}
+		return readFile(t, filepath.Join(dir, devCertFile))
 	}
-	if after, err := os.ReadFile(filepath.Join(dir, devCertFile)); err != nil || !bytes.Equal(after, before) {
+	if renew(time.Now()) != before {
 		t.Error("a valid certificate is replaced")
 	}
-	if err := selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), time.Now().Add(selfsigned.Validity)); err != nil {
-		t.Fatal(err)
-	}
-	after, err := os.ReadFile(filepath.Join(dir, devCertFile))
-	if err != nil || bytes.Equal(after, before) {
+	late := renew(time.Now().Add(selfsigned.Validity))
+	if late == before {
 		t.Error("a certificate that ends soon is kept")
 	}
-	if err := selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if now, err := os.ReadFile(filepath.Join(dir, devCertFile)); err != nil || bytes.Equal(now, after) {
+	if renew(time.Now()) == late {
 		t.Error("a certificate that is not valid yet is kept, as after a correction of the clock")
 	}
 }

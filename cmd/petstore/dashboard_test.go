@@ -165,10 +165,7 @@ func alertQueries(t *testing.T) []query {
 		}
 	}
 	decodeFile(t, yaml.Unmarshal, "alerts.yml", &rules)
-	runbook, err := os.ReadFile("../../docs/runbook.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	runbook := readFile(t, "../../docs/runbook.md")
 	toldLabel := regexp.MustCompile(`\$labels\.(\w+)`)
 	var all []query
 	for _, group := range rules.Groups {
@@ -177,7 +174,7 @@ func alertQueries(t *testing.T) []query {
 			if severity := rule.Labels.Severity; severity != "page" && severity != "ticket" {
 				t.Errorf("alert %s has the severity %q", rule.Alert, severity)
 			}
-			if want := "docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations.Runbook != want || !strings.Contains(string(runbook), "\n## "+rule.Alert+"\n") {
+			if want := "docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations.Runbook != want || !strings.Contains(runbook, "\n## "+rule.Alert+"\n") {
 				t.Errorf("alert %s has the runbook %s; want %s and its section", rule.Alert, rule.Annotations.Runbook, want)
 			}
 			for _, match := range toldLabel.FindAllStringSubmatch(rule.Annotations.Summary, -1) {

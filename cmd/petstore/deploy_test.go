@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -35,11 +34,8 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 		{".github/workflows/ci.yml", regexp.MustCompile(`(?m)uses: (.*)$`), pinnedAction, 3},
 		{".github/workflows/release.yml", regexp.MustCompile(`(?m)uses: ([^.].*)$`), pinnedAction, 4}, // ./ is this repository
 	} {
-		text, err := os.ReadFile("../../" + test.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := test.named.FindAllStringSubmatch(string(text), -1)
+		text := readFile(t, "../../"+test.file)
+		found := test.named.FindAllStringSubmatch(text, -1)
 		if len(found) < test.atLeast {
 			t.Errorf("%s: found %d references", test.file, len(found))
 		}
@@ -56,14 +52,11 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 func TestComposeFiles(t *testing.T) {
 	t.Parallel()
 	for path, atLeast := range map[string]int{"docker-compose.yml": 6, "deploy/replica/compose.yml": 1} {
-		text, err := os.ReadFile("../../" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := readFile(t, "../../"+path)
 		var file struct {
 			Services map[string]composeService
 		}
-		if err := yaml.Unmarshal(text, &file); err != nil {
+		if err := yaml.Unmarshal([]byte(text), &file); err != nil {
 			t.Fatal(err)
 		}
 		own := 0
@@ -97,11 +90,8 @@ func TestMemoryLimits(t *testing.T) {
 		"docker-compose.yml":                             regexp.MustCompile(`GOMEMLIMIT: (\d+)MiB(?s:.*?)mem_limit: (\d+)m`),
 		"deploy/systemd/petstore-.service.d/limits.conf": regexp.MustCompile(`MemoryMax=(\d+)M\nEnvironment=GOMEMLIMIT=(\d+)MiB`),
 	} {
-		text, err := os.ReadFile("../../" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := limit.FindAllStringSubmatch(string(text), -1)
+		text := readFile(t, "../../"+path)
+		found := limit.FindAllStringSubmatch(text, -1)
 		if len(found) == 0 {
 			t.Errorf("%s: found no limit of memory with GOMEMLIMIT", path)
 		}

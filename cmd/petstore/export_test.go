@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -220,9 +219,7 @@ func TestCorrectedArchive(t *testing.T) {
 	lastOrder := len(want) - 2
 	notes = regexp.MustCompile(fmt.Sprintf(`(?m)^(\d+ settled|%d .*)\n`, lastOrder)).ReplaceAllString(notes, "")
 	interrupt := func() {
-		if err := os.WriteFile(journal, []byte(notes), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, journal, notes)
 	}
 	interrupt()
 	if got := s.load(path); got.Imported != 1 {

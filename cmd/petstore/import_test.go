@@ -63,9 +63,7 @@ func (s *store) key() string { return strings.TrimPrefix(s.environ[1], "PETSTORE
 func (s *store) file(name, text string) string {
 	s.t.Helper()
 	path := filepath.Join(s.dir, name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	writeFile(s.t, path, text)
 	return path
 }
 
@@ -379,11 +377,7 @@ func TestDryRun(t *testing.T) {
 				if err == nil {
 					t.Errorf("import %q succeeds", args)
 				}
-				content, err := os.ReadFile(filepath.Join(s.dir, "errors"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				for line := range strings.Lines(string(content)) {
+				for line := range strings.Lines(readFile(t, filepath.Join(s.dir, "errors"))) {
 					one := transfer.RowError{}
 					if err := json.Unmarshal([]byte(line), &one); err != nil || one.File != path {
 						t.Errorf("the mistake %s: %v", line, err)
@@ -411,11 +405,7 @@ func (s *store) journal(path string) (name, text string) {
 	if len(names) != 1 {
 		s.t.Fatalf("the journals %q", names)
 	}
-	content, err := os.ReadFile(names[0])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return names[0], string(content)
+	return names[0], readFile(s.t, names[0])
 }
 
 // underTest returns the same store, in whose requests the server injects faults, whatever the command.
@@ -515,9 +505,7 @@ func TestImportJournal(t *testing.T) {
 	}
 	s.fails([]string{path, "--again"}, "rows that were not imported: 4", "categories.csv:2: Another category has this name, ", "correct them and run the same command without --again, which")
 	for _, text := range []string{"mine\n", "", strings.TrimSuffix(full[:strings.Index(full, "\n")+1], "\n"), full + ">3\n"} {
-		if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, journal, text)
 		s.fails([]string{path}, "is not a journal of an import; move it away")
 		s.fails([]string{path, "--again"}, "is not a journal of an import; move it away")
 	}
@@ -629,9 +617,7 @@ func TestImportIsSlow(t *testing.T) {
 			key := regexp.MustCompile(`(?m)^>4 \d+ (\d+)$`).FindStringSubmatch(text)[1]
 			s.fault(`{"operation":"createCategory",` + test.fault + `}`)
 			text = fmt.Sprintf("%s\n>%d %d %s\n", header, test.line, time.Now().Add(5*time.Second-23*time.Hour).Unix(), key)
-			if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			writeFile(t, journal, text)
 			out := s.fails([]string{path, "--connections", "1"}, test.want, test.then)
 			if strings.Count(out, path) != 1 {
 				t.Errorf("the sentence does not name the file once: %s", out)
@@ -671,9 +657,7 @@ func TestImportWithOtherKeys(t *testing.T) {
 	}
 	refused := "the rows in the lines 4 were on their way, and now the server may not recognize them, because the API key is another one"
 	restore := func() {
-		if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, journal, text)
 	}
 	s.fails([]string{path}, refused)
 	s.fails([]string{path}, refused)

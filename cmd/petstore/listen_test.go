@@ -292,12 +292,9 @@ func TestForwarderWaits(t *testing.T) {
 func TestListenQuickstart(t *testing.T) {
 	t.Parallel()
 	const file = "../../internal/docs/pages/quickstart.md"
-	page, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := readFile(t, file)
 	code := docstest.Programs(t, file)["receiver"]
-	_, section, _ := strings.Cut(string(page), "{#webhook}")
+	_, section, _ := strings.Cut(page, "{#webhook}")
 	commands := regexp.MustCompile(`(?m)^[^#\n]*(petstore listen --[^)\n]*)`).FindAllStringSubmatch(section, -1)
 	if code == "" || len(commands) != 2 {
 		t.Fatalf("the quickstart has the commands %q and the receiver %q", commands, code)
@@ -309,9 +306,7 @@ func TestListenQuickstart(t *testing.T) {
 
 	port := pgtest.FreePort(t)
 	receiver := filepath.Join(t.TempDir(), "receiver.py")
-	if err := os.WriteFile(receiver, []byte(strings.ReplaceAll(code, "3000", port)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, receiver, strings.ReplaceAll(code, "3000", port))
 	forward := arguments(1)
 	forward[len(forward)-1] = strings.ReplaceAll(forward[len(forward)-1], "3000", port)
 	p := begin(t, emptyDir, environ, forward...)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -96,11 +95,8 @@ func TestRoleSettingsAreDocumented(t *testing.T) {
 	t.Parallel()
 	want := strings.ReplaceAll(strings.Join(postgres.RoleSettings("petstore_serving"), ";\n")+";\n", `"`, "")
 	for _, path := range []string{"deploy/postgres/serving-role.sql", "docs/deploying.md"} {
-		text, err := os.ReadFile(filepath.Join("../..", path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := regexp.MustCompile("(?m)^ALTER ROLE .*\n").FindAllString(string(text), -1)
+		text := readFile(t, filepath.Join("../..", path))
+		got := regexp.MustCompile("(?m)^ALTER ROLE .*\n").FindAllString(text, -1)
 		if strings.Join(got, "") != want {
 			t.Errorf("%s has\n%swant\n%s", path, strings.Join(got, ""), want)
 		}

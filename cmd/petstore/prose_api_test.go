@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -12,12 +11,9 @@ import (
 // openapi.yaml against badProse and maxWords.
 func TestSpecProse(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(repository, "internal/api/openapi.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, filepath.Join(repository, "internal/api/openapi.yaml"))
 	var spec any
-	if err := yaml.Unmarshal(text, &spec); err != nil {
+	if err := yaml.Unmarshal([]byte(text), &spec); err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}

@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -108,11 +107,8 @@ func TestCommentProse(t *testing.T) {
 		return false
 	})
 	for _, name := range names {
-		text, err := os.ReadFile(filepath.Join(repository, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range comment.FindAllStringSubmatch(string(text), -1) {
+		text := readFile(t, filepath.Join(repository, name))
+		for _, match := range comment.FindAllStringSubmatch(text, -1) {
 			for _, mistake := range (goText{text: goCode.ReplaceAllString(describedField.ReplaceAllString(match[1], "the field"), "")}).mistakes() {
 				t.Errorf("%s: %s", name, mistake)
 			}

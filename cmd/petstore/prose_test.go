@@ -133,11 +133,7 @@ func markdownFiles(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	for _, name := range filesOf(t, func(name string) bool { return filepath.Ext(name) == ".md" }) {
-		text, err := os.ReadFile(filepath.Join(repository, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[name] = string(text)
+		files[name] = readFile(t, filepath.Join(repository, name))
 	}
 	if files["README.md"] == "" || files["docs/decisions/README.md"] == "" {
 		t.Fatalf("the README is missing among %d Markdown files", len(files))

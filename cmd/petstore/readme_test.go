@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"reflect"
 	"regexp"
@@ -46,11 +45,8 @@ func TestReadme(t *testing.T) {
 // readmeScript returns the shell code in the part of the README about ten requests.
 func readmeScript(t *testing.T) string {
 	t.Helper()
-	markdown, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, part, found := strings.Cut(string(markdown), "\n## Sell a pet in ten requests\n")
+	markdown := readFile(t, "../../README.md")
+	_, part, found := strings.Cut(markdown, "\n## Sell a pet in ten requests\n")
 	if !found {
 		t.Fatal("the README has no ten requests")
 	}
@@ -66,12 +62,9 @@ func readmeScript(t *testing.T) string {
 // with those that the program reads.
 func TestConfigurationIsDocumented(t *testing.T) {
 	t.Parallel()
-	markdown, err := os.ReadFile("../../docs/configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	markdown := readFile(t, "../../docs/configuration.md")
 	documented := map[string]bool{}
-	for _, match := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(string(markdown), -1) {
+	for _, match := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(markdown, -1) {
 		documented[match[1]] = true
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[config]()) {

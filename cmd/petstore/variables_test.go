@@ -3,7 +3,6 @@ package main
 import (
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -57,11 +56,8 @@ func TestVariablesOfScripts(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range regexp.MustCompile(`\bPETSTORE_[A-Z0-9_]*[A-Z0-9]\b`).FindAllString(string(text), -1) {
+		text := readFile(t, file)
+		for _, name := range regexp.MustCompile(`\bPETSTORE_[A-Z0-9_]*[A-Z0-9]\b`).FindAllString(text, -1) {
 			names[name+"=x"] = true
 		}
 	}
