@@ -137,7 +137,7 @@ func isName(name string) bool {
 }
 
 // createKey creates a key, and its account if it does not exist, in one
-// transaction.
+// transaction. It may need a new connection, for which [transact] does not wait long.
 func createKey(ctx context.Context, database *postgres.DB, name string, key auth.NewKey) (auth.Secret, error) {
 	var secret auth.Secret
 	err := pgx.BeginFunc(ctx, database.Pool(), func(tx pgx.Tx) error {
