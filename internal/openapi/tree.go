@@ -3,7 +3,6 @@
 package openapi
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/goccy/go-yaml"
@@ -15,20 +14,12 @@ type object = yaml.MapSlice
 // parse reads YAML or JSON.
 func parse(text []byte) (object, error) {
 	var tree object
-	if err := yaml.UnmarshalWithOptions(text, &tree, yaml.UseOrderedMap()); err != nil {
-		return nil, fmt.Errorf("openapi: %w", err)
-	}
-	return tree, nil
+	err := yaml.UnmarshalWithOptions(text, &tree, yaml.UseOrderedMap())
+	return tree, err
 }
 
 // encode returns the JSON of a tree.
-func encode(tree object) ([]byte, error) {
-	text, err := yaml.MarshalWithOptions(tree, yaml.JSON())
-	if err != nil {
-		return nil, fmt.Errorf("openapi: %w", err)
-	}
-	return text, nil
-}
+func encode(tree object) ([]byte, error) { return yaml.MarshalWithOptions(tree, yaml.JSON()) }
 
 // field makes a field of an object.
 func field(name string, value any) yaml.MapItem { return yaml.MapItem{Key: name, Value: value} }
