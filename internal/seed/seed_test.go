@@ -229,26 +229,6 @@ func TestLoadAnalyzes(t *testing.T) {
 	}
 }
 
-func TestLoadReportsProgress(t *testing.T) {
-	t.Parallel()
-	last, calls := 0, 0
-	const pets, want = 2000, 12 + 3*2000
-	s := newStore(t)
-	err := seed.Load(t.Context(), s.pool, s.account, pets, func(done, total int) {
-		calls++
-		if done <= last || done > total || total != want {
-			t.Errorf("progress(%d, %d) after %d rows", done, total, last)
-		}
-		last = done
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if last != want || calls < 3 {
-		t.Errorf("the last of %d calls of progress had %d rows, want %d", calls, last, want)
-	}
-}
-
 func TestLoadFailsIfNotEmpty(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
