@@ -211,8 +211,8 @@ func TestValuesOfVariables(t *testing.T) {
 	}
 }
 
-// TestServeWaits: servers log that they wait for the database, and may be stopped then. TestDatabaseSentences
-// has the errors.
+// TestServeWaits: servers log that they wait for a database that is away, full or locked, and may be
+// stopped then. TestDatabaseSentences has the errors.
 func TestServeWaits(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=postgres://localhost:1/petstore", "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_STARTUP_WAIT=300ms"}
@@ -221,11 +221,23 @@ func TestServeWaits(t *testing.T) {
 	if err == nil || !strings.HasSuffix(err.Error(), "(waited 300ms, see PETSTORE_STARTUP_WAIT)") || time.Since(began) < 300*time.Millisecond {
 		t.Errorf("%v, after %s", err, time.Since(began))
 	}
-	for _, command := range []string{"serve", "worker"} {
-		p := begin(t, emptyDir, environ[:2], command)
-		p.expect("waiting for the database")
-		if code := p.end(syscall.SIGTERM); code != 0 {
-			t.Errorf("petstore %s: exit code %d after SIGTERM", command, code)
+	locked := pgtest.New(t)
+	holder, err := locked.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Rollback(t.Context()) }()
+	if _, err := holder.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
+		t.Fatal(err)
+	}
+	full := "postgres://shop:secret@" + rejectLogins(t, "53300", "sorry, too many clients already") + "/shop?sslmode=disable"
+	for _, address := range []string{environ[0], "DATABASE_URL=" + full, "DATABASE_URL=" + locked.URL} {
+		for _, command := range []string{"serve", "worker"} {
+			p := begin(t, emptyDir, []string{address, environ[1], "PETSTORE_ADMIN_ADDR=off"}, command)
+			p.expect("waiting for the database")
+			if code := p.end(syscall.SIGTERM); code != 0 {
+				t.Errorf("petstore %s: exit code %d after SIGTERM", command, code)
+			}
 		}
 	}
 }

@@ -354,26 +354,17 @@ func startTracer(ctx context.Context, c config, log *slog.Logger) (tracer *telem
 	}, nil
 }
 
-// openDatabase connects to the database. It waits at most PETSTORE_STARTUP_WAIT
-// while the server is unreachable or starting. It then checks the session, so serve
-// does not start behind a connection pooler that drops settings.
+// openDatabase connects to the database. It checks the session, so serve does not start behind a
+// connection pooler that drops settings.
 func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.QueryTracer) (*postgres.DB, error) {
 	database, err := postgres.OpenAs(ctx, cmp.Or(c.application, "petstore"), c.DatabaseURL, c.DBMaxConns, tracer)
 	if err != nil {
 		return nil, err
 	}
-	err = waitForDatabase(ctx, database, c, log)
-	if err == nil {
-		err = database.CheckSession(ctx)
-	}
+	fit, err := waitForDatabase(ctx, database, c, log)
 	if err != nil {
 		database.Close()
-		return nil, c.named(err)
-	}
-	fit, err := database.SchemaFit(ctx)
-	if err != nil {
-		database.Close()
-		return nil, fmt.Errorf("reading the version of the schema: %w", c.named(err))
+		return nil, err
 	}
 	if problem := fit.Problem(); problem != "" {
 		log.Warn("the server is not ready", "reason", problem)
@@ -381,19 +372,22 @@ func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.Qu
 	return database, nil
 }
 
-func waitForDatabase(ctx context.Context, database *postgres.DB, c config, log *slog.Logger) error {
+// waitForDatabase checks the database. It waits at most PETSTORE_STARTUP_WAIT while the server is
+// unreachable, starting or full, or its schema is locked.
+func waitForDatabase(ctx context.Context, database *postgres.DB, c config, log *slog.Logger) (postgres.SchemaFit, error) {
 	deadline := time.Now().Add(c.StartupWait)
 	for announced := false; ; {
-		err := c.named(database.Ping(ctx))
+		fit, err := checkDatabase(ctx, database)
+		err = c.named(err)
 		switch {
 		case err == nil:
-			return nil
+			return fit, nil
 		case ctx.Err() != nil:
-			return ctx.Err()
-		case !postgres.StartingUp(err):
-			return err
+			return "", ctx.Err()
+		case !postgres.StartingUp(err) && !postgres.IsLockTimeout(err):
+			return "", err
 		case !time.Now().Before(deadline):
-			return fmt.Errorf("%w (waited %s, see PETSTORE_STARTUP_WAIT)", plain(err), c.StartupWait)
+			return "", fmt.Errorf("%w (waited %s, see PETSTORE_STARTUP_WAIT)", plain(err), c.StartupWait)
 		}
 		if !announced {
 			log.Info("waiting for the database", "at_most", c.StartupWait.String(), "error", plain(err))
@@ -401,4 +395,20 @@ func waitForDatabase(ctx context.Context, database *postgres.DB, c config, log *
 		}
 		sleep.For(ctx, startupInterval)
 	}
+}
+
+// checkDatabase checks that the database responds, and its session, and reads whether its schema fits.
+func checkDatabase(ctx context.Context, database *postgres.DB) (postgres.SchemaFit, error) {
+	err := database.Ping(ctx)
+	if err == nil {
+		err = database.CheckSession(ctx)
+	}
+	if err != nil {
+		return "", err
+	}
+	fit, err := database.SchemaFit(ctx)
+	if err != nil {
+		return "", fmt.Errorf("reading the version of the schema: %w", err)
+	}
+	return fit, nil
 }

@@ -126,12 +126,12 @@ func wrapsAround(err error) bool {
 }
 
 // StartingUp reports whether the error is one that a server gives while it starts:
-// it is unreachable or does not accept connections yet. A pooler that runs already
+// it is unreachable, or does not accept connections yet or at present. A pooler that runs already
 // reports that its connections to the server fail, with the same SQLSTATE as logins that
 // it refuses.
 func StartingUp(err error) bool {
 	state := sqlState(err)
-	return err != nil && (state == cannotConnectNow || (state == "" && Unavailable(err)) ||
+	return err != nil && (state == cannotConnectNow || state == tooManyConnections || (state == "" && Unavailable(err)) ||
 		hasClass(state, classConnection) && !refusesParameter(err) && refusedLogin(err) == "")
 }
 

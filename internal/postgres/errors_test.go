@@ -164,7 +164,7 @@ func TestUnavailableStates(t *testing.T) {
 			t.Errorf("%s: RolledBack = %t", state, got)
 		}
 		// a pooler without its server reports class 08
-		if got, want := postgres.StartingUp(err), state == "57P03" || strings.HasPrefix(state, "08"); got != want {
+		if got, want := postgres.StartingUp(err), state == "57P03" || state == "53300" || strings.HasPrefix(state, "08"); got != want {
 			t.Errorf("%s: StartingUp = %t", state, got)
 		}
 	}
