@@ -155,7 +155,8 @@ type WebhookState struct {
 	Enabled int
 	Failing int // without a success lately
 	Overdue int // with deliveries that were due for a minute, and no process delivers
-	// Delivering reports whether a process holds a lease of a webhook.
+	// Delivering reports whether a process holds a lease of a webhook. One that ends in more than
+	// 2 minutes is from before the clock of the server has gone back.
 	Delivering bool
 }
 
@@ -163,7 +164,7 @@ type WebhookState struct {
 func (d *DB) Webhooks(ctx context.Context) (s WebhookState, err error) {
 	err = d.QueryRow(ctx, `
 		SELECT count(*), count(*) FILTER (WHERE w.failing_since IS NOT NULL),
-			count(*) FILTER (WHERE w.failing_since IS NULL AND coalesce(w.lease_until < statement_timestamp(), true) AND (
+			count(*) FILTER (WHERE w.failing_since IS NULL AND coalesce(w.lease_until NOT BETWEEN statement_timestamp() AND statement_timestamp() + interval '2 minutes', true) AND (
 				EXISTS (
 					SELECT FROM events AS e
 					WHERE e.account_id = w.account_id AND e.sequence > w.after_sequence
@@ -172,7 +173,7 @@ func (d *DB) Webhooks(ctx context.Context) (s WebhookState, err error) {
 					SELECT FROM webhook_deliveries AS d
 					WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending'
 						AND d.next_attempt_at < statement_timestamp() - interval '1 minute'))),
-			coalesce(bool_or(w.lease_until > statement_timestamp()), false)
+			coalesce(bool_or(w.lease_until BETWEEN statement_timestamp() AND statement_timestamp() + interval '2 minutes'), false)
 		FROM webhooks AS w
 		WHERE w.status = 'enabled' AND w.deleted_at IS NULL`).Scan(&s.Enabled, &s.Failing, &s.Overdue, &s.Delivering)
 	return s, err

@@ -31,7 +31,8 @@ func TestInspectCountsOthers(t *testing.T) {
 	}
 }
 
-// TestOverdueWebhooks: a webhook is overdue if its next event is old, whatever came after that.
+// TestOverdueWebhooks: a webhook is overdue if its next event is old, whatever came after that. A
+// lease from before the clock went back does not count.
 func TestOverdueWebhooks(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -40,14 +41,15 @@ func TestOverdueWebhooks(t *testing.T) {
 		"INSERT INTO accounts (id, name) VALUES (1, 'webhooks')",
 		"INSERT INTO account_state (account_id, last_sequence, last_event_at) VALUES (1, 3, now())",
 		"INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES (1, 3, now(), 0, 'store.reset', '/account', '{}')",
-		`INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence)
-		SELECT 1, 'wh_' || lpad(after::text, 32, '0'), 'https://hook.example', '{*}', '\x00', after FROM unnest('{0,2,3}'::bigint[]) AS after`,
+		`INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, lease_until)
+		SELECT 1, 'wh_' || lpad(number::text, 32, '0'), 'https://hook.example', '{*}', '\x00', after, now() + lease::interval
+		FROM (VALUES (1, 0, NULL), (2, 2, NULL), (3, 3, NULL), (4, 0, '1 hour')) AS made (number, after, lease)`,
 	} {
 		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := postgres.WebhookState{Enabled: 3, Overdue: 1}
+	want := postgres.WebhookState{Enabled: 4, Overdue: 2}
 	if got, err := open(t, database.URL, 1).Webhooks(t.Context()); err != nil || got != want {
 		t.Errorf("got %+v, want %+v, %v", got, want, err)
 	}
