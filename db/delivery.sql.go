@@ -543,11 +543,12 @@ func (q *Queries) DispatchMove(ctx context.Context, arg DispatchMoveParams) erro
 }
 
 const drainWebhooks = `-- name: DrainWebhooks :many
-SELECT account_id, id, payer_id, is_failing, is_slow, is_free, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
+SELECT account_id, id, payer_id, is_failing, is_slow, is_free, is_ahead, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
     SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
            (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
            (coalesce(w.lease_until <= statement_timestamp(), true) AND coalesce(w.retry_at <= statement_timestamp(), true))::boolean AS is_free,
+           coalesce(greatest(w.lease_until, w.retry_at) > statement_timestamp() + interval '2 minutes', false)::boolean AS is_ahead,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending'
               AND ($1::boolean OR d.account_id = ANY ($2::bigint[]))) AS due_at
@@ -580,12 +581,14 @@ type DrainWebhooksRow struct {
 	IsFailing bool
 	IsSlow    bool
 	IsFree    bool
+	IsAhead   bool
 	DueFor    float64
 }
 
 // Returns webhooks with deliveries that are due, how many seconds the oldest has been, and
-// whether a process can claim the webhook. With every, it looks at all accounts. Otherwise
-// each table needs the condition, or Citus asks all nodes.
+// whether a process can claim the webhook. is_ahead: its lease or pause ends later than any
+// can. With every, it looks at all accounts. Otherwise each table needs the condition, or Citus
+// asks all nodes.
 func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([]DrainWebhooksRow, error) {
 	rows, err := q.db.Query(ctx, drainWebhooks,
 		arg.Every,
@@ -608,6 +611,7 @@ func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([
 			&i.IsFailing,
 			&i.IsSlow,
 			&i.IsFree,
+			&i.IsAhead,
 			&i.DueFor,
 		); err != nil {
 			return nil, err
@@ -1184,6 +1188,25 @@ type WebhookSettleParams struct {
 // last one.
 func (q *Queries) WebhookSettle(ctx context.Context, arg WebhookSettleParams) error {
 	_, err := q.db.Exec(ctx, webhookSettle, arg.AfterID, arg.AccountID, arg.ID)
+	return err
+}
+
+const webhookShorten = `-- name: WebhookShorten :exec
+UPDATE webhooks
+SET lease_until = statement_timestamp() + interval '15 seconds'
+WHERE account_id = $1
+  AND id = $2
+  AND lease_until > statement_timestamp() + interval '2 minutes'
+`
+
+type WebhookShortenParams struct {
+	AccountID int64
+	ID        string
+}
+
+// Shortens a lease, which its process can still renew.
+func (q *Queries) WebhookShorten(ctx context.Context, arg WebhookShortenParams) error {
+	_, err := q.db.Exec(ctx, webhookShorten, arg.AccountID, arg.ID)
 	return err
 }
 

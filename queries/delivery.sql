@@ -29,13 +29,15 @@ LIMIT @page_size;
 
 -- name: DrainWebhooks :many
 -- Returns webhooks with deliveries that are due, how many seconds the oldest has been, and
--- whether a process can claim the webhook. With every, it looks at all accounts. Otherwise
--- each table needs the condition, or Citus asks all nodes.
-SELECT account_id, id, payer_id, is_failing, is_slow, is_free, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
+-- whether a process can claim the webhook. is_ahead: its lease or pause ends later than any
+-- can. With every, it looks at all accounts. Otherwise each table needs the condition, or Citus
+-- asks all nodes.
+SELECT account_id, id, payer_id, is_failing, is_slow, is_free, is_ahead, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
     SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
            (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
            (coalesce(w.lease_until <= statement_timestamp(), true) AND coalesce(w.retry_at <= statement_timestamp(), true))::boolean AS is_free,
+           coalesce(greatest(w.lease_until, w.retry_at) > statement_timestamp() + interval '2 minutes', false)::boolean AS is_ahead,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending'
               AND (@every::boolean OR d.account_id = ANY (@ids::bigint[]))) AS due_at
@@ -140,6 +142,14 @@ WHERE account_id = @account_id
   AND id = @id
   AND lease = @lease
   AND lease_until IS NOT NULL;
+
+-- name: WebhookShorten :exec
+-- Shortens a lease, which its process can still renew.
+UPDATE webhooks
+SET lease_until = statement_timestamp() + interval '15 seconds'
+WHERE account_id = @account_id
+  AND id = @id
+  AND lease_until > statement_timestamp() + interval '2 minutes';
 
 -- name: WebhookRelease :execrows
 -- Ends the lease of a process. No row means that it has lost the lease.

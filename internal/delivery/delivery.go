@@ -19,6 +19,7 @@
 //   - Renew. The process renews its leases about every 5 seconds. A lease of a process that
 //     has died runs out, and another process claims the webhook. After an outage of the database, it
 //     waits for 8 seconds, so that a process that lives can renew its lease and record its results.
+//     If the clock goes back, a sweep shortens leases and pauses that end in more than 2 minutes.
 //   - Record. A transaction locks the row and records results only if the number has not
 //     changed. So a process that was frozen records nothing after another one has
 //     taken over. It also sends nothing after 15 seconds of its own clock without a renewal.

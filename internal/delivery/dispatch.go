@@ -237,7 +237,7 @@ func (w *Worker) dispatchTo(ctx context.Context, queries *db.Queries, webhooks [
 		}
 	}
 	if len(events) > 0 {
-		w.options.Metrics.WebhookDispatched(seconds(events[0].Age))
+		w.options.Metrics.WebhookDispatched(seconds(max(0, events[0].Age))) // the clock can go back
 	}
 	return last, due, queries.DispatchMove(ctx, moved)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -329,6 +330,7 @@ func (w *Worker) takesOver() bool {
 // process delivers.
 func (w *Worker) sweepWebhooks(ctx context.Context) error {
 	count, oldest := map[bool]int{}, map[bool]float64{} // by whether the webhook is failing
+	shortened := 0
 	err := w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
 		for after := (db.DrainWebhooksParams{Every: every, Ids: ids, PageSize: page}); ; {
 			rows, err := w.queries.DrainWebhooks(ctx, after)
@@ -340,8 +342,12 @@ func (w *Worker) sweepWebhooks(ctx context.Context) error {
 					count[row.IsFailing]++
 				}
 				oldest[row.IsFailing] = max(oldest[row.IsFailing], row.DueFor)
-				if row.IsFree {
+				switch {
+				case row.IsFree:
 					w.drain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
+				case row.IsAhead:
+					shortened++
+					w.warn(ctx, "could not shorten the lease or the pause of a webhook", w.shorten(ctx, row))
 				}
 				after.AfterAccount, after.AfterID = row.AccountID, row.ID
 			}
@@ -350,6 +356,9 @@ func (w *Worker) sweepWebhooks(ctx context.Context) error {
 			}
 		}
 	})
+	if shortened > 0 {
+		w.log.LogAttrs(ctx, slog.LevelWarn, "leases or pauses of webhooks ended too late, as if the clock of the database had gone back", slog.Int("webhooks", shortened))
+	}
 	switch {
 	case err == nil:
 		for _, isFailing := range []bool{false, true} {
@@ -359,6 +368,15 @@ func (w *Worker) sweepWebhooks(ctx context.Context) error {
 		w.options.Metrics.ForgetWebhooks()
 	}
 	return err
+}
+
+// shorten shortens a lease to its usual time, and ends a pause. The clock of the database has gone
+// back since a process set them.
+func (w *Worker) shorten(ctx context.Context, row db.DrainWebhooksRow) error {
+	ctx = w.db.ForAccounts(ctx, row.AccountID)
+	return errors.Join(
+		w.queries.WebhookShorten(ctx, db.WebhookShortenParams{AccountID: row.AccountID, ID: row.ID}),
+		w.queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: row.AccountID, ID: row.ID}))
 }
 
 // deliverAsked starts to deliver to the webhooks that [Worker.Deliver] has named. Their

@@ -164,7 +164,7 @@ func (l *lab) store(trials []trial) {
 	l.exec(`
 		INSERT INTO webhooks (account_id, id, url, types, secret, unsettled_after, status, disabled_reason, after_sequence, until_sequence, lease, lease_until)
 		SELECT account_id, id, 'http://127.0.0.1:1/', '{pet.created}', $1, NULL, CASE WHEN is_enabled THEN 'enabled' ELSE 'disabled' END, CASE WHEN NOT is_enabled THEN 'manual' END,
-		       after, nullif(until, $2), $3, CASE lease WHEN $4 THEN $6::timestamptz + interval '1 day' WHEN $5 THEN $6 END
+		       after, nullif(until, $2), $3, CASE lease WHEN $4 THEN $6::timestamptz + interval '100 seconds' WHEN $5 THEN $6 END
 		FROM (SELECT unnest($7::bigint[]) AS account_id, unnest($8::text[]) AS id, unnest($9::boolean[]) AS is_enabled, unnest($10::bigint[]) AS after, unnest($11::bigint[]) AS until, unnest($12::bigint[]) AS lease) AS made`,
 		make([]byte, 33), noUntil, number, leaseValid, leaseExpired, l.began, accounts, ids, isEnabled, afters, untils, leases)
 	l.exec(`

@@ -56,7 +56,7 @@ func TestRequestEndsPause(t *testing.T) {
 			f := newFeed(t)
 			to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 			id := f.webhook(to.url, "pet.created")
-			f.broken(id, "now() + interval '1 hour'")
+			f.broken(id, "now() + interval '100 seconds'")
 			f.emit(pets(1, 50)...)
 			worker := f.work()
 			worker.Wake(f.account)
@@ -125,7 +125,7 @@ func TestRetriesOfOldDeliveries(t *testing.T) {
 	f.deliver(id, "failed", f.queue(2, time.Hour), 2)
 	f.exec("UPDATE webhook_deliveries SET id = left($1, -1) || sequence, attempts = (SELECT jsonb_agg('{}'::jsonb) FROM generate_series(1, 10))", webhook.FirstDeliveryID(time.Now().Add(-85*time.Hour)))
 	f.settled()
-	f.broken(id, "now() + interval '1 hour'")
+	f.broken(id, "now() + interval '100 seconds'")
 	f.exec("UPDATE webhooks SET failing_since = now() - interval '85 hours'")
 	for sequence := range 2 {
 		f.retry(id, read[string](f, "SELECT id FROM webhook_deliveries WHERE sequence = $1", sequence+1))

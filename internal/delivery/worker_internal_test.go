@@ -111,6 +111,42 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
+// TestClockGoesBack: a sweep shortens a lease and a pause that end later than they can. A process that
+// has the lease keeps it. Others stay as they are.
+func TestClockGoesBack(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	var log bytes.Buffer
+	l.worker.log = slog.New(slog.NewTextHandler(&log, nil))
+	held := sound
+	held.lease = leaseValid
+	l.store([]trial{{stored: held}, {stored: held}, {stored: sound}})
+	sweep := func() (got string) {
+		t.Helper()
+		if err := l.worker.drainAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.owner.Pool.QueryRow(t.Context(), `
+			SELECT string_agg(concat_ws(' ', lease, lease_until <= statement_timestamp() + interval '15 seconds', retry_at <= statement_timestamp()), ', ' ORDER BY account_id)
+			FROM webhooks`).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	l.exec("UPDATE webhooks SET retry_at = now() + interval '100 seconds'")
+	if got := sweep(); got != "7 f f, 7 f f, 7 f" || log.Len() > 0 {
+		t.Errorf("with times that can be, the leases and pauses are %s\n%s", got, &log)
+	}
+	l.exec("UPDATE webhooks SET lease_until = lease_until + interval '1 hour', retry_at = retry_at + interval '1 hour' WHERE account_id > $1", firstAccount)
+	if got := sweep(); got != "7 f f, 7 t t, 7 t" || !strings.Contains(log.String(), "gone back\" webhooks=2") {
+		t.Errorf("after the clock has gone back, the leases and pauses are %s\n%s", got, &log)
+	}
+	d := l.drain(endpointOf(1), process{current: true})
+	if err := d.renewLocked(t.Context()); err != nil || d.isExpired() {
+		t.Errorf("the process has lost its lease: %v", err)
+	}
+}
+
 // TestTargetAge: a drain reads the URL again after a second, and stops if it has lost its
 // lease.
 func TestTargetAge(t *testing.T) {
@@ -455,7 +491,7 @@ func TestRequestProbes(t *testing.T) {
 }
 
 // TestPages: webhooks share a page of events. One that has all its events does not count, and
-// one that gets none of them is not started.
+// one that gets none of them is not started. The clock has gone back since the events.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -464,7 +500,7 @@ func TestPages(t *testing.T) {
 	l.exec("UPDATE account_state SET last_sequence = $1", 2*page)
 	l.exec(`
 		INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
-		SELECT $1, sequence, now(), 1, 'pet.created', '/pets/1', '{}' FROM generate_series(1, $2::int) AS sequence`, firstAccount, 2*page)
+		SELECT $1, sequence, now() + interval '1 hour', 1, 'pet.created', '/pets/1', '{}' FROM generate_series(1, $2::int) AS sequence`, firstAccount, 2*page)
 	l.exec(`
 		INSERT INTO webhooks (account_id, id, url, types, secret, unsettled_after, after_sequence)
 		SELECT account_id, 'wh_' || repeat(made.digit, 32), url, made.types, secret, unsettled_after, made.sequence
@@ -479,8 +515,8 @@ func TestPages(t *testing.T) {
 	if err := l.owner.Pool.QueryRow(t.Context(), "SELECT string_agg(after_sequence::text, ' ' ORDER BY id) FROM webhooks").Scan(&got); err != nil || got != "500 2000 500" {
 		t.Errorf("the webhooks are at the events %s, %v; want 500 2000 500", got, err)
 	}
-	if got := scrape(t, l.worker, "petstore_webhook_dispatch_lag_seconds_count"); got != "1" {
-		t.Errorf("%s dispatches are counted, want 1", got)
+	if count, sum := scrape(t, l.worker, "petstore_webhook_dispatch_lag_seconds_count"), scrape(t, l.worker, "petstore_webhook_dispatch_lag_seconds_sum"); count != "1" || sum != "0" {
+		t.Errorf("%s dispatches are counted, which took %s s, want 1 and 0", count, sum)
 	}
 	l.exec("DELETE FROM events")
 	if left, err := l.worker.dispatchTurn(t.Context(), to.AccountID, to.AccountID); err != nil || left != restNone {
