@@ -2,6 +2,9 @@ package main
 
 import (
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -112,4 +115,28 @@ type composeService struct {
 	Logging     struct{ Options map[string]string }
 	SecurityOpt []string `yaml:"security_opt"`
 	Environment map[string]string
+}
+
+// TestRestoreThatFails: a restore of which a program fails says that the database is not complete.
+func TestRestoreThatFails(t *testing.T) {
+	t.Parallel()
+	programs := []string{"pg_restore", "psql", "petstore"}
+	for _, failing := range append(programs, "none") {
+		dir := t.TempDir()
+		for _, program := range programs {
+			does, err := exec.LookPath(map[bool]string{true: "false", false: "true"}[program == failing])
+			if err == nil {
+				err = os.Symlink(does, filepath.Join(dir, program))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		restore := exec.CommandContext(t.Context(), "../../deploy/backup/restore.sh", "petstore.dump")
+		restore.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "OWNER_URL=postgres://db1/petstore"}
+		output, err := restore.CombinedOutput()
+		if fails := failing != "none"; (err != nil) != fails || strings.Contains(string(output), "not complete") != fails {
+			t.Errorf("%s fails: %v, %s", failing, err, output)
+		}
+	}
 }

@@ -9,6 +9,7 @@ file=${1:?name the dump}
 shift
 unset PETSTORE_DIRECT_URL # petstore would prefer it to DATABASE_URL
 export DATABASE_URL="${OWNER_URL:?set it to the URL of the owner}"
+trap '[ $? = 0 ] || echo "The restore is not complete. Drop the database, create it again, and repeat." >&2' EXIT
 pg_restore --exit-on-error --no-owner --no-privileges --jobs=4 --dbname="$OWNER_URL" "$file"
 PGOPTIONS='-c client_min_messages=error' psql --quiet --command=ANALYZE "$OWNER_URL" # the owner may not analyze all catalogs
 if [ -z "${PETSTORE_SERVING_ROLE-}" ]; then echo "PETSTORE_SERVING_ROLE is empty, so no other role than the owner can run serve" >&2; fi
