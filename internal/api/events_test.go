@@ -539,6 +539,24 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
+// TestStreamOfALostEvent: a stream ends after a failover that has lost the event up to which its client
+// has all. The log has no error.
+func TestStreamOfALostEvent(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.newPet("Rex", 10)
+	stream := p.stream("/events?after=latest", "X-Request-Id", "lost")
+	p.exec("UPDATE events SET nonce = 0 WHERE account_id = $1", p.accountID())
+	p.newPet("Mia", 10)
+	if fields, ok := stream.next(); ok {
+		t.Errorf("the stream has %v", fields)
+	}
+	p.until("the request is logged", func() bool { return len(p.logged("lost")) == 1 })
+	if line := p.logged("lost")[0]; line.Level != "INFO" || line.Error != "" {
+		t.Errorf("the log line is %+v", line)
+	}
+}
+
 // TestAcceptOfEvents checks which requests get a stream.
 func TestAcceptOfEvents(t *testing.T) {
 	t.Parallel()

@@ -79,7 +79,7 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 	first.AtOnce = q.Latest
 	return s.gate.Stream(c, s.watchedBy(c), first, func(ctx context.Context) (gate.Part, error) {
 		if err := r.next(ctx); err != nil {
-			return gate.Part{}, err
+			return gate.Part{}, apiError(err)
 		}
 		return r.part()
 	})
