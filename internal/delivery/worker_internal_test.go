@@ -123,7 +123,7 @@ func TestClockGoesBack(t *testing.T) {
 	l.store([]trial{{stored: held}, {stored: held}, {stored: sound}})
 	sweep := func() (got string) {
 		t.Helper()
-		if err := l.worker.drainAll(t.Context()); err != nil {
+		if err := l.worker.sweepWebhooks(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.owner.Pool.QueryRow(t.Context(), `
