@@ -61,6 +61,8 @@ them. Otherwise, --in-doubt says what to do with them.`,
 				return wrongUsage(cmd, "--again takes one file, so that the command without it can continue")
 			case o.inDoubt != "" && !slices.Contains(inDoubt, o.inDoubt):
 				return wrongUsage(cmd, "--in-doubt must be %s, but is %q", orList(inDoubt), o.inDoubt)
+			case p.isInput(o.errors, args):
+				return wrongUsage(cmd, "--errors must not be a file to import, but is %q", o.errors)
 			}
 			return p.importFiles(cmd, args, o)
 		},
@@ -88,19 +90,23 @@ func (o *importOptions) sameCommand() string {
 	return "the same command again"
 }
 
+// isInput reports whether a path leads to a regular file that is one of the files to import.
+func (p *program) isInput(path string, names []string) bool {
+	output, err := os.Stat(path)
+	return err == nil && output.Mode().IsRegular() && slices.ContainsFunc(names, func(name string) bool {
+		input, err := os.Stat(name)
+		if stdin, isFile := p.stdin.(*os.File); isFile && name == transfer.Stdin {
+			input, err = stdin.Stat()
+		}
+		return err == nil && os.SameFile(input, output)
+	})
+}
+
 // importFiles imports files one after the other.
 func (p *program) importFiles(cmd *cobra.Command, names []string, o importOptions) (err error) {
 	ctx := cmd.Context()
 	report := &rowReport{p: p}
-	if o.errors != "" {
-		file, err := os.Create(o.errors)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		report.file = json.NewEncoder(file)
-		report.file.SetEscapeHTML(false)
-	}
+	defer func() { report.file.Close() }()
 	job := transfer.Import{Dir: p.dir, Connections: o.connections, CreateCategories: o.createCategories, Again: o.again, InDoubt: o.inDoubt, Failed: report.failed}
 	if !o.dryRun {
 		to, err := p.target(cmd)
@@ -129,6 +135,9 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 		return err
 	}
 	defer source.Close()
+	if err := report.create(o.errors); err != nil {
+		return err
+	}
 	job.Source = source
 	began := time.Now()
 	var summary transfer.Summary
@@ -219,7 +228,7 @@ func (p *program) importing(began time.Time) func(transfer.Summary) {
 // rowReport reports the mistakes in rows.
 type rowReport struct {
 	p     *program
-	file  *json.Encoder // nil: stderr
+	file  *os.File // nil: stderr
 	rows  int
 	wrote error
 }
@@ -227,13 +236,23 @@ type rowReport struct {
 // shownMistakes is the number of rows with mistakes that import prints.
 const shownMistakes = 10
 
+// create creates the file with a path when import can begin, unless there is one or no path.
+func (r *rowReport) create(path string) (err error) {
+	if path != "" && r.file == nil {
+		r.file, err = os.Create(path) //nolint:gosec // the user names the file
+	}
+	return err
+}
+
 // failed reports the mistakes of a row.
 func (r *rowReport) failed(wrong transfer.RowErrors) {
 	r.rows++
+	file := json.NewEncoder(r.file)
+	file.SetEscapeHTML(false)
 	for _, one := range wrong {
 		switch {
 		case r.file != nil:
-			r.wrote = errors.Join(r.wrote, r.file.Encode(one))
+			r.wrote = errors.Join(r.wrote, file.Encode(one))
 		case r.rows <= shownMistakes:
 			r.p.status("")
 			fmt.Fprintf(r.p.stderr, "%s:%d: %s\n", one.File, one.Line, printable(one.Message))

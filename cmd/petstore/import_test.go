@@ -398,6 +398,39 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
+// TestErrorsFile: --errors replaces a report when the import begins, and never a file to import.
+func TestErrorsFile(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	path, link := s.file("categories.csv", "name\nDogs\n"), filepath.Join(s.dir, "link")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	stdin, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	for _, args := range [][]string{{path, "--errors", path}, {"nowhere.csv", path, "--errors", link}, {"-", "--errors", path}} {
+		err := run(t.Context(), append([]string{"import"}, args...), &program{environ: s.environ, dir: s.dir, stdin: stdin, stdout: io.Discard, stderr: io.Discard})
+		if want := fmt.Sprintf("--errors must not be a file to import, but is %q; see petstore import --help", args[len(args)-1]); err == nil || err.Error() != want {
+			t.Errorf("import %q: %v", args, err)
+		}
+	}
+	old := s.file("errors.ndjson", "old")
+	s.fails([]string{path, "--errors", old, "--url", "http://127.0.0.1:1"}, "connection refused")
+	s.fails([]string{filepath.Join(s.dir, "nowhere.csv"), "--errors", old}, "no such file")
+	if text := readFile(t, old); text != "old" {
+		t.Errorf("imports that did not begin leave the report %q", text)
+	}
+	if got := s.load(path, "--errors", old); got.Imported != 1 {
+		t.Errorf("the import: %+v", got)
+	}
+	if text := readFile(t, old); text != "" {
+		t.Errorf("an import without mistakes leaves the report %q", text)
+	}
+}
+
 // journal returns the path and the text of the journal of a file.
 func (s *store) journal(path string) (name, text string) {
 	s.t.Helper()
