@@ -96,13 +96,18 @@ func TestUsageSentences(t *testing.T) {
 		"sandbox reset":                       "sandbox reset takes the id of one sandbox, but got 0 arguments; see petstore sandbox reset --help",
 		"sandbox delete 42":                   `the id of a sandbox is sbx_ and a number, such as sbx_1002, but is "42"; see petstore sandbox delete --help`,
 		"key create":                          "--account is required: name the account of the new key; see petstore key create --help",
-		"key create --account=":               "--account is required: name the account of the new key; see petstore key create --help",
+		"key create --account=":               "--account needs a value; see petstore key create --help",
 		"key create --account=\t":             "--account must have 1 to 100 characters, not only white space and no control characters; see petstore key create --help",
 		"key create --account a --scope root": `--scope must be read, write or admin, but is "root"; see petstore key create --help`,
 		"key create --account a --expires-in soon": `--expires-in must be a duration such as 90d or 12h, ` +
 			`at most 100 years, but is "soon"; see petstore key create --help`,
 		"key create --account a --expires-in -200000d": `--expires-in must be a duration such as 90d or 12h, ` +
 			`at most 100 years, but is "-200000d"; see petstore key create --help`,
+		"key create --account a --expires-in=": "--expires-in needs a value; see petstore key create --help",
+		"report --fail-on ":                    "--fail-on needs a value; see petstore report --help",
+		"import a --in-doubt ":                 "--in-doubt needs a value; see petstore import --help",
+		"listen --types=":                      "--types needs a value; see petstore listen --help",
+
 		"key list":                 "--account is required: name the account whose keys to list; see petstore key list --help",
 		"key revoke":               "key revoke takes the id or the prefix of one API key, but got 0 arguments; see petstore key revoke --help",
 		"key rotate 1 2":           "key rotate takes the id or the prefix of one API key, but got 2 arguments; see petstore key rotate --help",

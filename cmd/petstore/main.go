@@ -61,6 +61,8 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
+
+		PersistentPreRunE: refuseEmptyFlags,
 	}
 	root.SetArgs(args)
 	root.SetOut(p.stdout)

@@ -91,6 +91,17 @@ func validValues(invalid *pflag.InvalidValueError) string {
 	return "true or false"
 }
 
+// refuseEmptyFlags refuses an empty value of a flag, such as of a variable that a script has not set. It
+// would mean that the flag is not there, and so that a key never expires.
+func refuseEmptyFlags(cmd *cobra.Command, _ []string) (err error) {
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if value := flag.Value.String(); value == "" || value == "[]" {
+			err = wrongUsage(cmd, "--%s needs a value", flag.Name)
+		}
+	})
+	return err
+}
+
 // numberFlag is a flag whose values have a range.
 type numberFlag struct {
 	value *int
