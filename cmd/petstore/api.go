@@ -48,7 +48,7 @@ A POST has a new Idempotency-Key if the operation takes one. After 429, a 5xx or
 connection, api sends the request again if that is safe. It waits as long as the server
 says in Retry-After.
 
-A response with a status from 400 is an error: the body goes to stdout, its code and
+A redirect or a status from 400 is an error: the body goes to stdout, its code and
 message to stderr, and the exit code is 1. On a terminal, JSON is indented.`,
 		Example: "  petstore api '/pets?limit=2'\n" +
 			"  petstore api POST /store/orders petId=1 quantity=2\n" +

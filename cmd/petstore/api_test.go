@@ -361,6 +361,22 @@ func TestProxyRefuses(t *testing.T) {
 	}
 }
 
+// TestRedirect: no command follows a redirect, and each says where it leads.
+func TestRedirect(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.RedirectHandler("https://api.example/pets", http.StatusFound))
+	t.Cleanup(server.Close)
+	const want = "the server returned 302 Found and redirects to https://api.example/pets; set PETSTORE_URL or --url to the URL of Petstore"
+	for _, line := range []string{
+		"api POST /pets name=Rex", "api /pets --paginate", "export pets", "export -f", "import pets.csv", "logs", "report", "trigger pet.created", "listen", "listen --after start",
+	} {
+		_, _, err := execute(t, []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}, strings.Fields(line)...)
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("petstore %s: %v", line, err)
+		}
+	}
+}
+
 // TestKeyedPosts compares keyedPosts with the spec.
 func TestKeyedPosts(t *testing.T) {
 	t.Parallel()
@@ -430,7 +446,9 @@ func TestAPIKeepsTheIdempotencyKey(t *testing.T) {
 	must(t, client, "api", "POST", "/pets?x=1")
 	must(t, client, "api", "POST", "/pets", "-H", "idempotency-key: mine")
 	must(t, client, "api", "POST", "/webhooks")
-	must(t, client, "api", "/away")
+	if _, _, err := execute(t, client, "api", "/away"); err == nil {
+		t.Error("api succeeds with a redirect")
+	}
 	if len(keys) != 6 || !regexp.MustCompile(`^[0-9a-f-]{36}$`).MatchString(keys[0]) {
 		t.Fatalf("the server got the keys %q", keys)
 	}

@@ -102,12 +102,17 @@ type reply struct {
 	text []byte // the body; nil if it is a stream
 }
 
-// err returns the error in the response, or nil.
+// err returns the error in the response, or nil. A redirect leads to another server, which does not get
+// the request.
 func (r *reply) err() error {
-	if r.StatusCode < http.StatusBadRequest {
+	if r.StatusCode < http.StatusMultipleChoices {
 		return nil
 	}
-	return follow.ReadError(r.StatusCode, r.Header, r.text)
+	failed := follow.ReadError(r.StatusCode, r.Header, r.text)
+	if r.StatusCode < http.StatusBadRequest && failed.Location == "" { // such as 304
+		return nil
+	}
+	return failed
 }
 
 // send sends a call until it gets a response that is not temporary. Every attempt of a POST
@@ -166,7 +171,7 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 	}
 }
 
-// succeed sends a call. A response with a status from 400 is an error, a [*follow.StatusError].
+// succeed sends a call. A redirect or a status from 400 is an error, a [*follow.StatusError].
 func (c *client) succeed(ctx context.Context, one call) (*reply, error) {
 	got, err := c.send(ctx, one)
 	if err == nil {

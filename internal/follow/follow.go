@@ -59,14 +59,19 @@ type StatusError struct {
 	Code    string // "": the response is not from Petstore
 	Message string // of the first wrong parameter, if any
 
+	Location   string        // where it redirects to; "": it does not
 	RetryAfter time.Duration // 0: the response does not say
 }
 
 func (e *StatusError) Error() string {
-	if e.Code == "" {
+	switch {
+	case e.Location != "":
+		return fmt.Sprintf("the server returned %d %s and redirects to %s; set PETSTORE_URL or --url to the URL of Petstore", e.Status, http.StatusText(e.Status), e.Location)
+	case e.Code == "":
 		return fmt.Sprintf("the server returned %d %s", e.Status, http.StatusText(e.Status))
+	default:
+		return fmt.Sprintf("the server returned %d %s: %s", e.Status, e.Code, e.Message)
 	}
-	return fmt.Sprintf("the server returned %d %s: %s", e.Status, e.Code, e.Message)
 }
 
 // temporary reports whether the same request may succeed later.
@@ -331,6 +336,9 @@ func ReadError(status int, header http.Header, text []byte) *StatusError {
 		if len(body.Errors) > 0 {
 			failed.Message = body.Errors[0].Message
 		}
+	}
+	if status/100 == 3 {
+		failed.Location = header.Get("Location")
 	}
 	if seconds, err := strconv.ParseUint(header.Get("Retry-After"), 10, 16); err == nil {
 		failed.RetryAfter = time.Duration(seconds) * time.Second
