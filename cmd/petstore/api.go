@@ -224,7 +224,7 @@ func (c *client) eachElement(ctx context.Context, one call, do func(json.RawMess
 			return err
 		}
 		var elements []json.RawMessage
-		if err := json.Unmarshal(got.text, &elements); err != nil {
+		if err := json.Unmarshal(got.text, &elements); err != nil || elements == nil {
 			return fmt.Errorf("the response of %s is not a JSON array", one.path)
 		}
 		for _, element := range elements {

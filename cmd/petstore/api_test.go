@@ -377,6 +377,24 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
+// TestAnotherServer: commands do not take any JSON for a response of Petstore.
+func TestAnotherServer(t *testing.T) {
+	t.Parallel()
+	for text, lines := range map[string][]string{
+		"{}":   {"report", "trigger pet.created", "import pets.csv", "logs --har"},
+		"null": {"report --json", "trigger pet.created", "import pets.csv", "logs", "logs --har", "export pets", "api /pets --paginate"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }))
+		t.Cleanup(server.Close)
+		for _, line := range lines {
+			got, _, err := execute(t, []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}, strings.Fields(line)...)
+			if err == nil || !regexp.MustCompile(`^the response of \S+ is not (from Petstore: it has no |a JSON array)`).MatchString(err.Error()) || got != "" {
+				t.Errorf("petstore %s: %v, printed %q", line, err, got)
+			}
+		}
+	}
+}
+
 // TestKeyedPosts compares keyedPosts with the spec.
 func TestKeyedPosts(t *testing.T) {
 	t.Parallel()

@@ -298,9 +298,14 @@ func (c *client) do(ctx context.Context, method, path string, body, into any) er
 		return err
 	}
 	if err := json.Unmarshal(got.text, into); err != nil {
-		return fmt.Errorf("the response of %s is not from Petstore: %w", c.url, err)
+		return c.notPetstore(err.Error())
 	}
 	return nil
+}
+
+// notPetstore returns the error of a successful response that another program has sent.
+func (c *client) notPetstore(why string) error {
+	return fmt.Errorf("the response of %s is not from Petstore: %s", c.url, why)
 }
 
 // noResponse explains why there is no response, and what to do.

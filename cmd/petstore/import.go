@@ -117,6 +117,9 @@ func (p *program) importFiles(cmd *cobra.Command, names []string, o importOption
 		if err := sender.do(ctx, http.MethodGet, "/account", nil, &job.Account); err != nil {
 			return err
 		}
+		if job.Account.ID == "" {
+			return sender.notPetstore("it has no account")
+		}
 		sender.patience, sender.log = 10*time.Minute, &rareLog{p: p}
 		job.Send, job.WasReset = sender.sendRow, sender.wasReset
 	}

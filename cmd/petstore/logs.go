@@ -128,8 +128,11 @@ func (c *client) readRecord(ctx context.Context, path string, o logsOptions, acc
 			return nil, err
 		}
 		page, err := parse(got.text)
+		if err == nil && page == nil {
+			err = errors.New("it has no list of requests")
+		}
 		if err != nil {
-			return nil, fmt.Errorf("the response of %s is not from Petstore: %w", c.url, err)
+			return nil, c.notPetstore(err.Error())
 		}
 		all = append(all, page...)
 		one.path = nextPage(got.Header)

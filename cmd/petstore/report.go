@@ -75,6 +75,9 @@ func (p *program) printReport(ctx context.Context, sender *client, o reportOptio
 	}
 	var r report.Report
 	err := sender.do(ctx, http.MethodGet, "/sandboxes/"+o.sandbox+"/report", nil, &r)
+	if err == nil && len(r.Results) == 0 {
+		err = sender.notPetstore("it has no results")
+	}
 	if err != nil {
 		return err
 	}

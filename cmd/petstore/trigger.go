@@ -120,6 +120,9 @@ func (c *client) requireSandbox(ctx context.Context) error {
 	if err := c.do(ctx, "GET", "/account", nil, &account); err != nil {
 		return err
 	}
+	if account.ID == "" {
+		return c.notPetstore("it has no account")
+	}
 	if c.isDev || strings.HasPrefix(account.ID, "sbx_") {
 		return nil
 	}
