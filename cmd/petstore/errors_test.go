@@ -127,14 +127,20 @@ func TestConfigurationSentences(t *testing.T) {
 	const notOne = "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore"
 	const noStandby = "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 1 is not one"
 	for variable, want := range map[string]string{
-		"PETSTORE_DB_MAX_CONNS=many":       `PETSTORE_DB_MAX_CONNS must be a whole number between 2 and 10000, but is "many"`,
-		"PETSTORE_STARTUP_WAIT=30":         `PETSTORE_STARTUP_WAIT must be a duration such as 5s, at least 0s, but is "30"`,
-		"PETSTORE_ENFORCE_SUNSET=perhaps":  `PETSTORE_ENFORCE_SUNSET must be true or false, but is "perhaps"`,
-		"PETSTORE_LOG_LEVEL=loud":          `PETSTORE_LOG_LEVEL must be debug, info, warn or error, but is "loud"`,
-		"PETSTORE_REQUEST_TIMEOUT=6":       `PETSTORE_REQUEST_TIMEOUT must be a duration such as 5s, above 0s and at most 10s, but is "6"`,
-		"PETSTORE_ADDR=8080":               `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "8080"`,
-		"PETSTORE_ADDR=localhost:http":     `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "localhost:http"`,
-		"PETSTORE_ADMIN_ADDR=:65536":       `PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is ":65536"`,
+		"PETSTORE_DB_MAX_CONNS=many":      `PETSTORE_DB_MAX_CONNS must be a whole number between 2 and 10000, but is "many"`,
+		"PETSTORE_STARTUP_WAIT=30":        `PETSTORE_STARTUP_WAIT must be a duration such as 5s, at least 0s, but is "30"`,
+		"PETSTORE_ENFORCE_SUNSET=perhaps": `PETSTORE_ENFORCE_SUNSET must be true or false, but is "perhaps"`,
+		"PETSTORE_LOG_LEVEL=loud":         `PETSTORE_LOG_LEVEL must be debug, info, warn or error, but is "loud"`,
+		"PETSTORE_REQUEST_TIMEOUT=6":      `PETSTORE_REQUEST_TIMEOUT must be a duration such as 5s, above 0s and at most 10s, but is "6"`,
+		"PETSTORE_ADDR=8080":              `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "8080"`,
+		"PETSTORE_ADDR=localhost:http":    `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "localhost:http"`,
+		"PETSTORE_ADMIN_ADDR=:65536":      `PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is ":65536"`,
+		"PETSTORE_URL=http://me:hunter2@localhost": "PETSTORE_URL must be the http or https URL of the API without a user, a query or a fragment, " +
+			`such as https://api.example, but is "http://me:REDACTED@localhost"`,
+		"PETSTORE_BASE_URL=http://me:hunter2@localhost": "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else, " +
+			`but is "http://me:REDACTED@localhost"`,
+		"PETSTORE_CORS_ORIGINS=http://me:hunter2@localhost": "PETSTORE_CORS_ORIGINS must be * alone, or list origins as browsers send them, " +
+			`such as https://shop.example or http://localhost:3000, but has "http://me:REDACTED@localhost"`,
 		"DATABASE_URL=":                    "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
 		"DATABASE_URL=mysql://localhost/x": notOne,
 		url + another:                      notOne,
