@@ -56,8 +56,8 @@ account too if it does not exist.`,
 				if asJSON {
 					return p.printJSON(accountObject{account.PublicID(made.ID, false), made.Name, made.CreatedAt.UTC()})
 				}
-				_, err = fmt.Fprintln(p.stdout, account.PublicID(made.ID, false))
-				return err
+				fmt.Fprintln(p.stdout, account.PublicID(made.ID, false))
+				return nil
 			})
 		},
 	}
@@ -181,8 +181,8 @@ func (p *program) remove(ctx context.Context, cmd *cobra.Command, database *post
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(p.stdout, "deleted", r.done)
-	return err
+	fmt.Fprintln(p.stdout, "deleted", r.done)
+	return nil
 }
 
 // transact runs an action in a transaction. It repeats the action after an error that a

@@ -203,8 +203,8 @@ func (p *program) printPages(ctx context.Context, sender *client, one call) erro
 	if separator == "[\n" {
 		end = "[]\n"
 	}
-	_, err = io.WriteString(p.stdout, end)
-	return err
+	fmt.Fprint(p.stdout, end)
+	return nil
 }
 
 // eachElement sends a call and follows its links to the next pages. It calls a function with each

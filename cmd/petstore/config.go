@@ -465,6 +465,9 @@ func (c tracingConfig) check(wrong reportMistake) {
 
 // isTerminal reports whether a reader or a writer is a terminal.
 func isTerminal(stream any) bool {
+	if out, is := stream.(*output); is {
+		stream = out.Writer
+	}
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }

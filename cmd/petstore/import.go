@@ -178,8 +178,8 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 	if summary.Failed > 0 {
 		line += fmt.Sprintf(", %d with mistakes", summary.Failed)
 	}
-	_, err = fmt.Fprintln(p.stdout, line)
-	return err
+	fmt.Fprintln(p.stdout, line)
+	return nil
 }
 
 // sendRow sends a request of an import.

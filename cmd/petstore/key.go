@@ -114,8 +114,8 @@ the database keeps only its hash.`,
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintln(p.stdout, secret.Reveal())
-				return err
+				fmt.Fprintln(p.stdout, secret.Reveal())
+				return nil
 			})
 		},
 	}
@@ -272,8 +272,8 @@ func (p *program) rotateKey(ctx context.Context, database *postgres.DB, key db.A
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(p.stdout, secret.Reveal())
-	return err
+	fmt.Fprintln(p.stdout, secret.Reveal())
+	return nil
 }
 
 // findKey returns the key with an id or a prefix, of the account of --account if that is given. The
@@ -332,8 +332,8 @@ one by its id.`,
 				if err := queries.AwaitStandby(ctx); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(p.stdout, "revoked key %d %s (%s)\n", key.ID, key.Prefix, key.Name)
-				return err
+				fmt.Fprintf(p.stdout, "revoked key %d %s (%s)\n", key.ID, key.Prefix, key.Name)
+				return nil
 			})
 		},
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,8 @@ func main() {
 // run runs a command until it ends or ctx is canceled. The error is one sentence
 // for stderr; a [usageError] is a mistake on the command line.
 func run(ctx context.Context, args []string, p *program) error {
+	out := &output{Writer: p.stdout}
+	p.stdout = out
 	root := &cobra.Command{
 		Use:   "petstore",
 		Short: "An HTTP API for pets, categories, orders and inventory on PostgreSQL",
@@ -82,7 +85,7 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 	showEnvironment(root)
 	addHelpCommand(root)
 	addCompletionCommand(root)
-	return plain(root.ExecuteContext(ctx))
+	return plain(cmp.Or(root.ExecuteContext(ctx), out.err))
 }
 
 // outliveReaders lets the process go on after the program that reads its stdout or stderr has ended.
@@ -94,6 +97,22 @@ type program struct {
 	dir            string // in which a command looks for a running dev; "": the working directory
 	stdin          io.Reader
 	stdout, stderr io.Writer
+}
+
+// output is the stdout of a command, which fails at its end if a write has failed.
+type output struct {
+	io.Writer
+
+	err error // the first
+}
+
+// Write implements [io.Writer].
+func (o *output) Write(text []byte) (int, error) {
+	n, err := o.Writer.Write(text)
+	if !errors.Is(err, syscall.EPIPE) { // see [outliveReaders]
+		o.err = cmp.Or(o.err, err)
+	}
+	return n, err
 }
 
 // plain returns the error as one sentence for users.

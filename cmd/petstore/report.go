@@ -90,9 +90,9 @@ func (p *program) printReport(ctx context.Context, sender *client, o reportOptio
 	case o.json:
 		err = p.printJSON(r)
 	case o.markdown:
-		_, err = fmt.Fprint(p.stdout, r.Markdown())
+		fmt.Fprint(p.stdout, r.Markdown())
 	default:
-		_, err = p.stdout.Write(reportText(r))
+		fmt.Fprintf(p.stdout, "%s", reportText(r))
 	}
 	if err != nil {
 		return err

@@ -42,8 +42,8 @@ sample of the account that the sandbox belongs to. The sandbox goes on as before
 				if err := saveSample(ctx, database, args[0], from); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(p.stdout, "saved sandbox %s as %s\n", from, args[0])
-				return err
+				fmt.Fprintf(p.stdout, "saved sandbox %s as %s\n", from, args[0])
+				return nil
 			})
 		},
 	}

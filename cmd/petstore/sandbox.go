@@ -62,8 +62,8 @@ apiKey, whose secret is the key.`,
 				if asJSON {
 					return p.printJSON(api.NewSandboxFrom(made))
 				}
-				_, err = fmt.Fprintln(p.stdout, made.Secret.Reveal())
-				return err
+				fmt.Fprintln(p.stdout, made.Secret.Reveal())
+				return nil
 			})
 		},
 	}
@@ -139,8 +139,8 @@ transaction. Its API keys and its faults stay. It does not ask for confirmation.
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(p.stdout, "reset sandbox %s (%s)\n", args[0], sandbox.Name)
-				return err
+				fmt.Fprintf(p.stdout, "reset sandbox %s (%s)\n", args[0], sandbox.Name)
+				return nil
 			})
 		},
 	}

@@ -138,6 +138,19 @@ func TestImportShowsProgress(t *testing.T) {
 	}
 }
 
+// TestAPIIndents: api indents JSON on a terminal.
+func TestAPIIndents(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	screen, terminal := openTerminal(t)
+	if err := run(t.Context(), []string{"api", "POST", "/categories", "name=Dogs"}, &program{environ: s.environ, dir: emptyDir, stdout: terminal, stderr: io.Discard}); err != nil {
+		t.Fatal(err)
+	}
+	if printed := readUntil(t, screen, "}"); !strings.HasPrefix(printed, "{\r\n  \"id\": 1001,\r\n  ") {
+		t.Errorf("api printed %q on the terminal", printed)
+	}
+}
+
 // readUntil reads what a program prints on a terminal, up to a text.
 func readUntil(t *testing.T, screen *os.File, end string) (printed string) {
 	t.Helper()

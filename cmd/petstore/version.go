@@ -21,10 +21,7 @@ func (p *program) versionCommand() *cobra.Command {
 		Short:   "Print the version of the program and of the API",
 		Example: "  petstore version",
 		Args:    noArguments,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprint(p.stdout, versionLine())
-			return err
-		},
+		Run:     func(*cobra.Command, []string) { fmt.Fprint(p.stdout, versionLine()) },
 	}
 }
 
