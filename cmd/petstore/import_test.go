@@ -197,6 +197,7 @@ func TestBrokenFiles(t *testing.T) {
 	for _, name := range []string{"pets.csv", "PETS.CSV.gz"} { // CSV without rows has a header
 		s.fails([]string{s.file(name, "\n\n"), "--resource", "pets"}, "line 1: the file is empty")
 	}
+	s.fails([]string{s.dir, "--resource", "pets"}, "cannot read "+s.dir+": is a directory")
 	if got := s.names(); got != "" {
 		t.Errorf("there are the pets %q", got)
 	}

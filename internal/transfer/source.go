@@ -86,7 +86,7 @@ func copyAll(to io.Writer, name string, in io.Reader) error {
 		defer file.Close()
 		in = file
 	}
-	_, err := io.Copy(to, in)
+	_, err := io.Copy(struct{ io.Writer }{to}, in) // an error of a copy by the system would name the wrong file
 	return err
 }
 
