@@ -100,7 +100,7 @@ func (p *program) readCall(cmd *cobra.Command, args []string, o apiCommandOption
 	one.path = strings.NewReplacer(" ", "%20", "#", "%23").Replace(one.path) // net/http leaves spaces in the query, and drops a fragment
 	var fields []field
 	for _, argument := range args[1:] {
-		one, err := parseField(argument)
+		one, err := parseField("field", argument)
 		if err != nil {
 			return call{}, wrongUsage(cmd, "%v", err)
 		}

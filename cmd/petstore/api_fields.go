@@ -16,12 +16,12 @@ type field struct {
 }
 
 // parseField parses key=value or key:=json. A value that is a JSON number, true, false or
-// null is that, and any other value is a string.
-func parseField(argument string) (field, error) {
+// null is that, and any other value is a string. Errors say what the argument is.
+func parseField(what, argument string) (field, error) {
 	name, text, found := strings.Cut(argument, "=")
 	name, isJSON := strings.CutSuffix(name, ":")
 	if !found || name == "" {
-		return field{}, fmt.Errorf("a field must be key=value or key:=json, such as petId=1, but is %q", argument)
+		return field{}, fmt.Errorf("a %s must be key=value or key:=json, such as petId=1, but is %q", what, argument)
 	}
 	if isJSON && !json.Valid([]byte(text)) {
 		return field{}, fmt.Errorf("the value of %s:= must be JSON, but is %q", name, text)

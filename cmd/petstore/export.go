@@ -75,9 +75,12 @@ func (o *exportOptions) read(cmd *cobra.Command, args []string) error {
 		}
 		o.resources = []*transfer.Resource{one}
 		for _, argument := range args[1:] {
-			filter, err := parseField(argument)
+			filter, err := parseField("filter", argument)
 			if err != nil {
 				return wrongUsage(cmd, "%v", err)
+			}
+			if filter.name == "limit" {
+				return wrongUsage(cmd, "limit is not a filter, because export writes all pages")
 			}
 			o.filters = append(o.filters, filter)
 		}
