@@ -49,7 +49,7 @@ has some of their changes.`,
 			if err != nil {
 				return err
 			}
-			return p.export(cmd.Context(), p.newClient(to), o)
+			return refusedParameter(cmd, p.export(cmd.Context(), p.newClient(to), o))
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if len(args) > 0 {

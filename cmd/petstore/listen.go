@@ -60,7 +60,7 @@ SIGTERM ends it. It then prints the id of the last event, for --after.`,
 			if err != nil {
 				return err
 			}
-			return p.listen(cmd.Context(), options, to)
+			return refusedParameter(cmd, p.listen(cmd.Context(), options, to), "`type`", "value of --types")
 		},
 	}
 	flags := command.Flags()
@@ -173,9 +173,9 @@ func (p *program) printEvent(e follow.Event, asJSON bool) (err error) {
 
 // streamError returns the error of a stream as one sentence that says what to do.
 func streamError(of string, err error, target string) error {
-	_, isStatus := errors.AsType[*follow.StatusError](err)
+	failed, isStatus := errors.AsType[*follow.StatusError](err)
 	switch {
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), isStatus && failed.Code == "invalid_parameter": // see [refusedParameter]
 		return err
 	case isStatus:
 		return fmt.Errorf("no %s from %s: %s", of, target, strings.TrimSuffix(err.Error(), "."))

@@ -374,7 +374,7 @@ func TestListenCommandSentences(t *testing.T) {
 		{key, "listen --url " + plain.URL, false, "no events from " + plain.URL + ": the response is not a feed of Petstore: it has no link to the end; set PETSTORE_URL or --url to the URL of Petstore"},
 		{key, "listen --after start --url " + plain.URL, false, "no events from " + plain.URL + `: the response is not a feed of Petstore: its content type is "text/plain; charset=utf-8"; set PETSTORE_URL or --url to the URL of Petstore`},
 		{unknown, "listen --url " + base, false, "no events from " + base + ": the server returned 401 invalid_api_key: The API key is malformed, unknown, revoked or expired. Send a working key"},
-		{key, "listen --types order.sold --url " + base, false, "no events from " + base + ": the server returned 400 invalid_parameter: Each `type` must be one of " + known},
+		{key, "listen --types order.sold --url " + base, true, "Each value of --types must be one of " + known + "; see petstore listen --help"},
 		{key, "listen --after evt_00000000000300000000000700000000 --url " + base, false, "no events from " + base + ": the server returned 410 cursor_expired: The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`"},
 	} {
 		wantSentence(t, []string{"PETSTORE_API_KEY=" + test.key}, strings.Fields(test.line), test.isUsage, test.want)

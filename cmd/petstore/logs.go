@@ -64,7 +64,7 @@ all headers and bodies, which browsers open. The record has no secrets.`,
 			if err != nil {
 				return err
 			}
-			return p.logs(cmd.Context(), p.newClient(to), o)
+			return refusedParameter(cmd, p.logs(cmd.Context(), p.newClient(to), o), "`status`", "--status", "`operation`", "--operation")
 		},
 	}
 	flags := command.Flags()

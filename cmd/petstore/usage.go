@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"petstore/internal/follow"
 )
 
 // usageError is a mistake on the command line, as opposed to a failure.
@@ -18,6 +20,16 @@ func (e *usageError) Unwrap() error { return e.error }
 // wrongUsage returns a [usageError] that refers to the help of the command.
 func wrongUsage(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{fmt.Errorf("%s; see %s --help", fmt.Sprintf(format, args...), cmd.CommandPath())}
+}
+
+// refusedParameter makes the error of a server that has refused a parameter from the command line a
+// [usageError]. The flags are pairs of a parameter, as the server quotes it, and its name for users.
+func refusedParameter(cmd *cobra.Command, err error, flags ...string) error {
+	failed, isStatus := errors.AsType[*follow.StatusError](err)
+	if !isStatus || failed.Code != "invalid_parameter" {
+		return err
+	}
+	return wrongUsage(cmd, "%s", strings.NewReplacer(flags...).Replace(strings.TrimSuffix(failed.Message, ".")))
 }
 
 // nameOf returns the name of a command without the program.
