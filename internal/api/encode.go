@@ -14,18 +14,24 @@ import (
 // orders of a group are encoded one after the other while the group holds its locks, and a
 // page has many pets.
 
+// usualItem is the number of bytes of an order or a pet.
+const usualItem = 128
+
 // encode encodes a resource.
-func encode(resource any) ([]byte, error) {
-	const usual = 128 // bytes of an order or a pet
+func encode(resource any) ([]byte, error) { return appendItem(make([]byte, 0, usualItem), resource) }
+
+// appendItem appends the JSON of a resource.
+func appendItem(encoded []byte, resource any) ([]byte, error) {
 	switch resource := resource.(type) {
 	case order:
-		return appendOrder(make([]byte, 0, usual), resource), nil
+		return appendOrder(encoded, resource), nil
 	case pet:
-		return appendPet(make([]byte, 0, usual), resource)
+		return appendPet(encoded, resource)
 	case inventoryItem:
-		return appendStock(make([]byte, 0, usual), resource)
+		return appendStock(encoded, resource)
 	default:
-		return httpjson.Encode(resource)
+		other, err := httpjson.Encode(resource)
+		return append(encoded, other...), err
 	}
 }
 
@@ -36,22 +42,6 @@ func writeResource(c *gin.Context, resource any) error {
 		return err
 	}
 	return httpjson.WriteResource(c.Writer, c.Request, representation)
-}
-
-// encodePets encodes pets.
-func encodePets(pets []pet) ([]byte, error) {
-	const usual = 96 // bytes of a pet
-	encoded := append(make([]byte, 0, usual*(len(pets)+1)), '[')
-	for i, p := range pets {
-		if i > 0 {
-			encoded = append(encoded, ',')
-		}
-		var err error
-		if encoded, err = appendPet(encoded, p); err != nil {
-			return nil, err
-		}
-	}
-	return append(encoded, ']'), nil
 }
 
 // encode encodes the data of an event.

@@ -3,13 +3,15 @@ package api
 import (
 	"bytes"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"petstore/internal/httpjson"
 )
 
-func TestEncodePets(t *testing.T) {
+func TestEncodeItems(t *testing.T) {
 	t.Parallel()
 	pets := []pet{
 		{ID: 1, Name: "Rex", CategoryID: 2, Status: "sold"},
@@ -17,12 +19,28 @@ func TestEncodePets(t *testing.T) {
 		{},
 	}
 	for count := range len(pets) + 1 {
-		got, err := encodePets(pets[:count])
+		got, encoded, err := encodeItems(pets[:count], func(p pet) pet { return p })
 		wantEncoded(t, got, err, pets[:count])
+		if encoded != count {
+			t.Errorf("%d of %d pets", encoded, count)
+		}
 	}
 	pets[0].Name = "\xff"
-	if _, err := encodePets(pets); err == nil {
+	if _, _, err := encodeItems(pets, func(p pet) pet { return p }); err == nil {
 		t.Error("invalid UTF-8 is no error")
+	}
+}
+
+// TestLargeItems: a page has as many items as fit, but at least one. Those that do not fit cost nothing.
+func TestLargeItems(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int]int{4 * maxMessageLength: 32, maxPageBytes: 1} {
+		calls, items := 0, slices.Repeat([]message{{Message: strings.Repeat("x", size)}}, maxLimit)
+		got, count, err := encodeItems(items, func(m message) message { calls++; return m })
+		wantEncoded(t, got, err, items[:count])
+		if count != want || calls != count+1 || count > 1 && len(got) > maxPageBytes {
+			t.Errorf("%d items of %d bytes in %d bytes, after %d; want %d", count, size, len(got), calls, want)
+		}
 	}
 }
 

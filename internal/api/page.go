@@ -227,26 +227,21 @@ const maxPageBytes = 512 << 10
 // encodeItems encodes as many of the rows as fit into a page, but at least one, and
 // returns their number.
 func encodeItems[Row, Item any](rows []Row, item func(Row) Item) (encoded []byte, count int, err error) {
-	items := make([]Item, len(rows))
-	for i, row := range rows {
-		items[i] = item(row)
-	}
-	for {
-		encoded, err = encodeAll(items)
-		if err != nil || len(encoded) <= maxPageBytes || len(items) <= 1 {
-			return encoded, len(items), err
+	encoded = append(make([]byte, 0, usualItem*(len(rows)+1)), '[')
+	for ; count < len(rows); count++ {
+		before := len(encoded)
+		if count > 0 {
+			encoded = append(encoded, ',')
 		}
-		items = items[:max(1, len(items)*maxPageBytes/len(encoded))]
+		if encoded, err = appendItem(encoded, item(rows[count])); err != nil {
+			return nil, 0, err
+		}
+		if len(encoded) >= maxPageBytes && count > 0 {
+			encoded = encoded[:before]
+			break
+		}
 	}
-}
-
-// encodeAll encodes the items of a page. Pets have a function of their own, which saves a
-// twelfth of the CPU time of a page.
-func encodeAll[Item any](items []Item) ([]byte, error) {
-	if pets, ok := any(items).([]pet); ok {
-		return encodePets(pets)
-	}
-	return httpjson.Encode(items)
+	return append(encoded, ']'), count, nil
 }
 
 // link returns a link (RFC 8288) to a page of a list. Without a base URL it is relative
