@@ -39,6 +39,10 @@ func (r Resource) Of(total int) Resource {
 	return r
 }
 
+// LookParts are the parts of a place of Looks. Pages that share a round trip to the database take one
+// part each.
+const LookParts = 16
+
 // The resources of requests with an API key.
 var (
 	// Requests are requests in progress: after their body has arrived, until the response. A
@@ -65,9 +69,9 @@ var (
 	// connections that such transactions may have ([petstore/internal/postgres.DB.LockWaits]).
 	// A payer has two, so that one that waits does not stop its others.
 	Locks = Resource{Name: "transactions that wait for locks", Least: 2, Wait: Forever}
-	// Looks are reads of requests that wait and of streams, each time that something may have changed.
-	// Requests that wait for the same change share a read. The total is the same as for Locks.
-	Looks = Resource{Name: "reads of requests that wait, and of streams", Least: 2, Wait: Forever}
+	// Looks are pages that are read and encoded, and reads of requests that wait and of streams. Requests
+	// for the same share a read. The total is the same as for Locks, times LookParts.
+	Looks = Resource{Name: "reads of pages, of requests that wait and of streams", Least: 2 * LookParts, Wait: Forever}
 	// Loads are transactions that write many rows: new sandboxes and samples, resets and replays.
 	Loads = Resource{Name: "new sandboxes and samples, resets and replays", Total: 2, Share: 1, Wait: 3 * time.Second}
 	// FastWebhooks and SlowWebhooks are webhooks to which the worker delivers at a time. Slow

@@ -8,7 +8,9 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
 
+	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/admission"
 	"petstore/internal/auth"
 	"petstore/internal/event"
 	"petstore/internal/feed"
@@ -41,7 +43,7 @@ func (s *Server) listEvents(c *gin.Context) error {
 	if httpjson.Prefers(c.Request.Header, gate.StreamType) {
 		return s.streamEvents(c, query)
 	}
-	r, err := s.beginFeed(c, query)
+	r, err := s.beginFeed(c, query, feedForm{zipped: httpjson.PrefersGzip(c.Request.Header)})
 	if err != nil {
 		return err
 	}
@@ -51,20 +53,13 @@ func (s *Server) listEvents(c *gin.Context) error {
 			return err
 		}
 	}
-	page := &r.page
-	items, count, err := encodeItems(page.Events, func(e apiEvent) apiEvent { return e })
-	if err != nil {
-		return err
-	}
-	if count < len(page.Events) { // the page would be too large
-		page.Next, _ = event.ParseID(page.Events[count-1].ID)
-	}
 	gate.ApplyWait(c.Writer.Header(), wait) // after the last possible error
 	next := *c.Request.URL
 	parameters := next.Query()
-	parameters.Set("after", page.Next.String())
+	parameters.Set("after", r.page.Next.String())
 	next.RawQuery = parameters.Encode()
-	return s.gate.WritePage(c, gate.Page{Items: items, Links: fmt.Sprintf(`<%s%s>; rel="next"`, s.options.BaseURL, next.RequestURI())})
+	r.page.list.Links = fmt.Sprintf(`<%s%s>; rel="next"`, s.options.BaseURL, next.RequestURI())
+	return s.gate.WritePage(c, r.page.list)
 }
 
 // getEvent sends an event of the feed of the account.
@@ -118,33 +113,81 @@ func readFeedQuery(c *gin.Context) (*feed.Query, error) {
 type feedReading struct {
 	server *Server
 	query  *feed.Query // of the first page
-	page   feed.Page   // the last one
+	form   feedForm
+	page   feedPage // the last one
 	meter  *meter
+}
+
+// feedForm is the form in which a request wants pages: as parts of a stream or as a list.
+type feedForm struct{ stream, zipped bool }
+
+// feedPage is a page of the feed in a form, in place of its events.
+type feedPage struct {
+	feed.Page
+
+	found bool      // whether it has events
+	part  gate.Part // of a stream; it has the text and the last id
+	list  gate.Page
+}
+
+// feedKey names a page of the feed.
+type feedKey struct {
+	query string
+	form  feedForm
 }
 
 // beginFeed reads the first page of a query. A replica may not have the account or the event of
 // the cursor yet, so the primary decides whether they are gone.
-func (s *Server) beginFeed(c *gin.Context, q *feed.Query) (*feedReading, error) {
-	ctx, r := c.Request.Context(), &feedReading{server: s, query: q, meter: s.newMeter(c)}
-	page, err := s.feedPages.Do(ctx, q.Key(), q)
+func (s *Server) beginFeed(c *gin.Context, q *feed.Query, form feedForm) (*feedReading, error) {
+	ctx, r := c.Request.Context(), &feedReading{server: s, query: q, form: form, meter: s.newMeter(c)}
+	page, err := r.look(ctx, q)
 	if _, expired := errors.AsType[*feed.ExpiredError](err); (expired || errors.Is(err, pgx.ErrNoRows)) && postgres.ReaderOf(ctx) != nil {
-		page, err = feed.Find(ctx, s.queries, q)
+		page, err = r.find(ctx, s.queries, q)
 	}
 	return r, r.add(page, 0, err)
 }
 
 // next reads the page after the last one, for a request that waits.
 func (r *feedReading) next(ctx context.Context) error {
-	q := r.query.From(r.page.Next)
-	page, err := look(ctx, r.server, lookKey{r.meter.caller.Payer(), q.Key()}, func(ctx context.Context) (feed.Page, error) {
-		return feed.Find(ctx, r.server.queries, q)
-	})
+	page, err := r.look(ctx, r.query.From(r.page.Next))
 	return r.add(page, r.cost(), err)
+}
+
+// look finds a page, which requests for the same share.
+func (r *feedReading) look(ctx context.Context, q *feed.Query) (feedPage, error) {
+	key := lookKey{r.meter.caller.Payer(), feedKey{q.Key(), r.form}, admission.LookParts}
+	return look(ctx, r.server.looks, key, func(ctx context.Context) (feedPage, error) { return r.find(ctx, r.server.reads, q) })
+}
+
+// find finds a page and encodes its events.
+func (r *feedReading) find(ctx context.Context, queries *db.Queries, q *feed.Query) (page feedPage, err error) {
+	if page.Page, err = feed.Find(ctx, queries, q); err != nil {
+		return page, err
+	}
+	events := page.Events
+	page.Events, page.found = nil, len(events) > 0
+	if r.form.stream {
+		for _, e := range events {
+			err = errors.Join(err, page.part.Add(e.ID, e.Type, e))
+		}
+		return page, err
+	}
+	items, count, err := encodeItems(events, func(e apiEvent) apiEvent { return e })
+	if err != nil {
+		return page, err
+	}
+	if count < len(events) { // the page would be too large
+		page.Next, _ = event.ParseID(events[count-1].ID)
+	}
+	if page.list.Items = items; r.form.zipped {
+		page.list.Zipped = r.server.gate.Compress(items)
+	}
+	return page, nil
 }
 
 // add adds a page, and charges the caller for the events that it has looked through, except what
 // it has paid before.
-func (r *feedReading) add(page feed.Page, paid int, err error) error {
+func (r *feedReading) add(page feedPage, paid int, err error) error {
 	if err != nil {
 		return orNotFound(err, gate.ErrInvalidAPIKey) // without rows, the account is deleted
 	}

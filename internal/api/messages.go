@@ -96,10 +96,10 @@ func newMessageReader(queries *db.Queries, places *admission.Pool) *sharedRead[s
 	limits := sharedReads
 	limits.Inputs = maxMessagesPerRead
 	return shareReads(limits, withoutEnd, func(ctx context.Context, store storeKey, ids []string) ([]*db.MessageGetManyRow, error) {
-		if err := places.Take(ctx, store.payer, 1); err != nil {
+		if err := places.Take(ctx, store.payer, admission.LookParts); err != nil {
 			return nil, err
 		}
-		defer places.Give(store.payer, 1)
+		defer places.Give(store.payer, admission.LookParts)
 		rows, err := queries.MessageGetMany(ctx, db.MessageGetManyParams{AccountID: store.account, Ids: ids})
 		if err != nil {
 			return nil, err

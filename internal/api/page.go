@@ -10,6 +10,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/admission"
 	"petstore/internal/casefold"
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
@@ -38,13 +39,14 @@ type page struct {
 	payer   int64 // against whose limits the request counts
 	// counted is whether the client prefers an exact count of the items of all pages.
 	counted bool
+	zipped  bool // whether the client prefers gzip
 	// id identifies the list. It is empty until listID is called.
 	id string
 }
 
 // newPage reads limit, cursor, sort and Prefer.
 func newPage(c *gin.Context, params *httpjson.Params, defaultLimit int, s sorts) *page {
-	p := &page{url: c.Request.URL, path: c.FullPath(), limit: defaultLimit, account: gate.Caller(c).AccountID, payer: gate.Caller(c).Payer(), counted: httpjson.PrefersCount(c.Request.Header)}
+	p := &page{url: c.Request.URL, path: c.FullPath(), limit: defaultLimit, account: gate.Caller(c).AccountID, payer: gate.Caller(c).Payer(), counted: httpjson.PrefersCount(c.Request.Header), zipped: httpjson.PrefersGzip(c.Request.Header)}
 	if limit := params.Integer("limit", 1, maxLimit); limit != nil {
 		p.limit = int(*limit)
 	}
@@ -109,7 +111,9 @@ type list[Row, Item any] struct {
 	// It then counts as an expensive query.
 	inVain bool
 	// looked returns how many rows find has looked through for those that it returns; nil: not many more.
-	looked   func(context.Context, []Row) (int64, error)
+	looked func(context.Context, []Row) (int64, error)
+	// perRead is how many of such pages share a round trip to the database; 0: none.
+	perRead  int64
 	item     func(Row) Item
 	cursorOf func(Row) httpjson.Position
 	// fitting returns the number of rows that the page may have at most; nil: all.
@@ -118,8 +122,15 @@ type list[Row, Item any] struct {
 	contentType, prefix, suffix string
 }
 
-// writePage sends a page of a list, unless a parameter of the request is invalid. Concurrent
-// requests for the same page share the query.
+// pageKey names a page of a list in the form in which it is sent.
+type pageKey struct {
+	account          int64
+	uri, contentType string
+	zipped           bool
+}
+
+// writePage sends a page of a list, unless a parameter of the request is invalid. Concurrent requests for
+// the same page share it.
 func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params, p *page, l list[Row, Item]) error {
 	if err := params.Err(); err != nil {
 		return err
@@ -136,18 +147,12 @@ func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params
 		}
 		total = &count
 	}
-	pages := s.pages
+	pages, weight := s.looks, admission.LookParts/max(1, l.perRead)
 	if l.inVain {
-		pages = s.slowPages
+		pages, weight = s.counts, 1
 	}
-	key := fmt.Sprintf("%d %s %s", p.account, l.contentType, p.url.RequestURI())
-	made, err := pages.Do(ctx, key, func(ctx context.Context) (gate.Page, error) {
-		if l.inVain {
-			if err := s.gate.Limits.Counts.Take(ctx, p.payer, 1); err != nil {
-				return gate.Page{}, err
-			}
-			defer s.gate.Limits.Counts.Give(p.payer, 1)
-		}
+	what := pageKey{p.account, p.url.RequestURI(), l.contentType, p.zipped}
+	made, err := look(ctx, pages, lookKey{p.payer, what, weight}, func(ctx context.Context) (gate.Page, error) {
 		return readPage(ctx, s, p, l)
 	})
 	if err != nil {
@@ -161,19 +166,11 @@ func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params
 }
 
 // countOf returns the number of items of all pages of a list. Concurrent requests of an
-// account that differ only in limit, cursor and sort share a count. It counts as an
-// expensive query.
+// account that differ only in limit, cursor and sort share a count.
 func (s *Server) countOf(ctx context.Context, p *page, count func(context.Context) (int64, error)) (int64, error) {
 	query := p.url.Query()
 	query.Del("sort")
-	key := fmt.Sprintf("%d %s", p.account, p.itemsID(p.url.Path, query))
-	return s.counts.Do(ctx, key, func(ctx context.Context) (int64, error) {
-		if err := s.gate.Limits.Counts.Take(ctx, p.payer, 1); err != nil {
-			return 0, err
-		}
-		defer s.gate.Limits.Counts.Give(p.payer, 1)
-		return count(ctx)
-	})
+	return look(ctx, s.counts, lookKey{p.payer, p.itemsID(p.url.Path, query), 1}, count)
 }
 
 // readPage reads and encodes a page, with a link to the next one if there is one.
@@ -206,6 +203,9 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 	made.Items, made.ContentType = items, l.contentType
 	if l.contentType != "" {
 		made.Items = slices.Concat([]byte(l.prefix), items, []byte(l.suffix))
+	}
+	if p.zipped {
+		made.Zipped = s.gate.Compress(made.Items)
 	}
 	if count < len(rows) {
 		key, err := s.gate.SigningKey(ctx)

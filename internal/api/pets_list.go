@@ -50,6 +50,7 @@ func (s *Server) listPets(c *gin.Context) error {
 		count: func(ctx context.Context) (int64, error) {
 			return s.countPets(ctx, filter)
 		},
+		perRead: filter.perRead(),
 		item: func(row db.PetListRow) pet {
 			return pet{ID: row.ID, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status}
 		},
@@ -85,6 +86,18 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.PetLi
 		return listedPets(pets), err
 	default:
 		return s.pagesOfPets.Do(ctx, sortedPages{p.sort, s.options.DB.NodeOf(f.account)}, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+	}
+}
+
+// perRead returns how many of the pages of a filter share a round trip in findPets; 0: none.
+func (f petFilter) perRead() int64 {
+	switch {
+	case len(f.ids) == 1:
+		return maxPetsPerRead
+	case len(f.ids) > 1, f.categoryID != nil, len(f.statuses) > 0:
+		return 0
+	default:
+		return maxPagesPerRead
 	}
 }
 

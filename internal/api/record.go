@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/admission"
 	"petstore/internal/exchange"
 	"petstore/internal/feed"
 	"petstore/internal/gate"
@@ -353,10 +354,10 @@ func findLater(ctx context.Context, queries *db.Queries, params db.ExchangesAfte
 	return found, nil
 }
 
-// lookForLater is [findLater] for a request that waits.
+// lookForLater is [findLater] for a request that waits and for a stream.
 func (s *Server) lookForLater(ctx context.Context, m *meter, params db.ExchangesAfterParams) (laterRequests, error) {
-	return look(ctx, s, lookKey{m.caller.Payer(), params}, func(ctx context.Context) (laterRequests, error) {
-		return findLater(ctx, s.queries, params)
+	return look(ctx, s.looks, lookKey{m.caller.Payer(), params, admission.LookParts}, func(ctx context.Context) (laterRequests, error) {
+		return findLater(ctx, s.reads, params)
 	})
 }
 
@@ -374,7 +375,7 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 		m.add(found.looked, false)
 		return gate.Seen{Newest: found.last, Found: len(found.rows) > 0}, nil
 	}
-	seen, err := see(findLater(c.Request.Context(), s.reads, q.next(from, 1))) // as the page, if it need not wait
+	seen, err := see(s.lookForLater(c.Request.Context(), m, q.next(from, 1))) // as the page, if it need not wait
 	if err != nil {
 		return err
 	}

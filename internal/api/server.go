@@ -5,7 +5,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"slices"
 
 	"petstore/db"
 	"petstore/internal/admission"
@@ -77,16 +76,12 @@ type Server struct {
 	pets               *sharedRead[any, ownPet, *db.Pet]
 	// pagesOfPets are different pages.
 	pagesOfPets *sharedRead[sortedPages, db.PetListParams, []db.PetListRow]
-	// pages are equal pages of a list. The key must name everything on which the page depends.
-	pages *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
-	// slowPages are pages that may read many rows. As for counts, no second one starts meanwhile.
-	slowPages *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
-	// counts are exact counts of the same items. A count may take longer than 250 ms because it
-	// reads many rows, so no second one starts meanwhile.
-	counts    *sharedRead[string, func(context.Context) (int64, error), int64]
-	feedPages *sharedRead[string, *feed.Query, feed.Page]
-	looks     *sharedRead[lookKey, func(context.Context) (any, error), any]
-	messages  *sharedRead[storeKey, string, *db.MessageGetManyRow]
+	// looks are pages, and reads of requests that wait and of streams.
+	looks looks
+	// counts are exact counts, and pages that may read many rows. They may take longer than 250 ms, so
+	// no second one of the same items starts meanwhile.
+	counts   looks
+	messages *sharedRead[storeKey, string, *db.MessageGetManyRow]
 }
 
 // New returns a Server. The error is an invalid address in TrustedProxies, or a
@@ -106,16 +101,9 @@ func New(options Options) (*Server, error) {
 	s.exchanges = feed.New(options.DB, s.exchangeEnds)
 	s.recorder = exchange.New(options.DB, s.exchanges, options.Log, options.Metrics.Recorded)
 	s.pets = newPetReader(s.reads)
-	s.pages = shareReads(sharedReads, withEnd, firstForAll[gate.Page])
-	s.slowPages = shareReads(coalesce.Limits{Parallel: 1}, withEnd, firstForAll[gate.Page])
 	s.pagesOfPets = s.newPageOfPetsReader()
-	s.counts = shareReads(coalesce.Limits{Parallel: 1}, withoutEnd, firstForAll[int64])
-	s.feedPages = shareReads(sharedReads, withoutEnd, func(ctx context.Context, _ string, queries []*feed.Query) ([]feed.Page, error) {
-		page, err := feed.Find(ctx, s.reads, queries[0])
-		return slices.Repeat([]feed.Page{page}, len(queries)), err
-	})
-	looks := admission.New(admission.Looks.Of(options.DB.LockWaits()))
-	s.looks, s.messages = newLooks(looks), newMessageReader(s.reads, looks)
+	places := admission.New(admission.Looks.Of(options.DB.LockWaits() * admission.LookParts))
+	s.looks, s.messages = newLooks(sharedReads, places), newMessageReader(s.reads, places)
 	spec, err := SpecFor(options.BaseURL)
 	if err != nil {
 		return nil, err
@@ -137,6 +125,7 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.counts = newLooks(coalesce.Limits{Parallel: 1}, s.gate.Limits.Counts)
 	s.committer = groupcommit.New(options.DB, locks)
 	return s, nil
 }

@@ -69,33 +69,34 @@ func (s *sharedRead[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out 
 // a locked table leaves most of them to other requests.
 var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
 
-// lookKey says what requests of a payer wait for. The value must name everything on which what they
-// read depends.
+// lookKey says what requests of a payer read. The value must name everything on which that depends.
 type lookKey struct {
-	payer int64
-	what  any
+	payer  int64
+	what   any
+	weight int64 // of a read, in the resource of which it takes a part
 }
 
-// newLooks returns a coalescer of reads of requests that wait. Each takes a place of its payer.
-func newLooks(places *admission.Pool) *sharedRead[lookKey, func(context.Context) (any, error), any] {
-	return shareReads(sharedReads, withoutEnd, func(ctx context.Context, key lookKey, reads []func(context.Context) (any, error)) ([]any, error) {
-		if err := places.Take(ctx, key.payer, 1); err != nil {
+// looks are reads that take a part of a resource. Requests for the same share one.
+type looks struct {
+	*sharedRead[lookKey, func(context.Context) (any, error), any]
+}
+
+// newLooks returns the looks of a resource.
+func newLooks(limits coalesce.Limits, resource *admission.Pool) looks {
+	return looks{shareReads(limits, withEnd, func(ctx context.Context, key lookKey, reads []func(context.Context) (any, error)) ([]any, error) {
+		if err := resource.Take(ctx, key.payer, key.weight); err != nil {
 			return nil, err
 		}
-		defer places.Give(key.payer, 1)
-		return firstForAll(ctx, "", reads)
-	})
+		defer resource.Give(key.payer, key.weight)
+		out, err := reads[0](ctx)
+		return slices.Repeat([]any{out}, len(reads)), err
+	})}
 }
 
-// look reads for a request that waits.
-func look[Out any](ctx context.Context, s *Server, key lookKey, read func(context.Context) (Out, error)) (Out, error) {
-	found, err := s.looks.Do(ctx, key, func(ctx context.Context) (any, error) { return read(ctx) })
+// look reads what a key names. The read also encodes what may be large. It must not look again, because it
+// may have the last place.
+func look[Out any](ctx context.Context, l looks, key lookKey, read func(context.Context) (Out, error)) (Out, error) {
+	found, err := l.Do(ctx, key, func(ctx context.Context) (any, error) { return read(ctx) })
 	out, _ := found.(Out)
 	return out, err
-}
-
-// firstForAll calls the first of some functions that all do the same.
-func firstForAll[Out any](ctx context.Context, _ string, functions []func(context.Context) (Out, error)) ([]Out, error) {
-	out, err := functions[0](ctx)
-	return slices.Repeat([]Out{out}, len(functions)), err
 }

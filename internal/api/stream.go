@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -42,7 +41,7 @@ func (m *meter) add(rows int64, more bool) {
 
 // seen returns what a request that waits for events has seen.
 func (r *feedReading) seen() gate.Seen {
-	return gate.Seen{Newest: r.page.Next.Sequence, More: r.page.More, Found: len(r.page.Events) > 0}
+	return gate.Seen{Newest: r.page.Next.Sequence, More: r.page.More, Found: r.page.found}
 }
 
 // watchedBy returns the feed of the account that sends a request.
@@ -65,14 +64,11 @@ func (s *Server) awaitEvents(c *gin.Context, r *feedReading, wait time.Duration)
 // streamEvents sends the events of an account as they happen.
 func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 	q.Limit = streamPage
-	r, err := s.beginFeed(c, q)
+	r, err := s.beginFeed(c, q, feedForm{stream: true})
 	if err != nil {
 		return err
 	}
-	first, err := r.part()
-	if err != nil {
-		return err
-	}
+	first := r.part()
 	if first.Text == nil && q.After != nil {
 		first.Last = q.After.String()
 	}
@@ -81,17 +77,15 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 		if err := r.next(ctx); err != nil {
 			return gate.Part{}, apiError(err)
 		}
-		return r.part()
+		return r.part(), nil
 	})
 }
 
-// part returns the part of a stream that the last page makes. It forgets the events, as the stream
-// may be silent for long.
-func (r *feedReading) part() (part gate.Part, err error) {
-	part = gate.Part{UpTo: r.page.Next.String(), Number: r.page.Next.Sequence, More: r.page.More, Cost: r.cost()}
-	for _, e := range r.page.Events {
-		err = errors.Join(err, part.Add(e.ID, e.Type, e))
-	}
-	r.page.Events = nil
-	return part, err
+// part returns the part of a stream that the last page makes. It forgets the text, as the stream may be
+// silent for long.
+func (r *feedReading) part() gate.Part {
+	part := r.page.part
+	part.UpTo, part.Number, part.More, part.Cost = r.page.Next.String(), r.page.Next.Sequence, r.page.More, r.cost()
+	r.page.part = gate.Part{}
+	return part
 }

@@ -3,11 +3,13 @@ package api_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	stores "petstore/internal/account"
 	"petstore/internal/api"
+	"petstore/internal/auth"
 	feedevent "petstore/internal/event"
 )
 
@@ -168,6 +170,56 @@ func TestReadsOfMessages(t *testing.T) {
 	})
 	if w.max > most {
 		t.Errorf("%d reads have a connection, want at most %d", w.max, most)
+	}
+}
+
+// TestReadsOfPages: an account and its sandboxes ask for many pages, and their reads hang. At most two of
+// them have a connection, so that another account gets a page at once.
+func TestReadsOfPages(t *testing.T) {
+	t.Parallel()
+	const pages, most = 20, 2
+	limit := func(path string) func(int) string {
+		return func(i int) string { return fmt.Sprintf("%slimit=%d", path, 1+i) }
+	}
+	typed := func(i int) string { return "/events?type=" + feedevent.TypeNames()[i/3] }
+	for what, test := range map[string]struct {
+		query  string
+		target func(int) string
+		header []string
+	}{
+		"messages":     {"MessageList", limit("/messages?"), nil},
+		"pets":         {"PetListOfStatus", limit("/pets?status=sold&"), nil},
+		"events":       {"FeedEnd", typed, nil},
+		"streams":      {"FeedEnd", typed, []string{"Accept", "text/event-stream"}},
+		"a record":     {"ExchangeList", limit(ownRecord + "?"), nil},
+		"record waits": {"ExchangesAfter", func(i int) string { return fmt.Sprint(ownRecord, "?apiKeyId=", 1+i) }, []string{"Prefer", "wait=1"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := &watchers{turnstile: newTurnstile(t, test.query, func(o *api.Options) { o.RequestTimeout = 30 * time.Second })}
+			clients, _ := w.payer("busy")
+			other := w.as(w.newKey("other", auth.Read))
+			atOnce(t, pages+1, func(i int) error {
+				switch {
+				case i == pages:
+					w.await(pages)
+					other.get("/categories").want(200)
+					w.pass()
+				case what == "streams":
+					clients[1+i%3].stream(test.target(i), test.header...)
+				default: // the second key and the sandboxes, or only these
+					own := clients[1:]
+					if strings.HasPrefix(test.target(i), ownRecord) {
+						own = clients[2:]
+					}
+					own[i%len(own)].do("GET", test.target(i), nil, test.header...).want(200)
+				}
+				return nil
+			})
+			if w.max > most {
+				t.Errorf("%d reads have a connection, want at most %d", w.max, most)
+			}
+		})
 	}
 }
 

@@ -22,6 +22,14 @@ func newCompressor() *compressor {
 	}}}
 }
 
+// Compress returns the gzip of a list, or nil if it is too short.
+func (g *Gate) Compress(text []byte) []byte {
+	if len(text) < compressFrom {
+		return nil
+	}
+	return g.compressor.compress(text)
+}
+
 // compress compresses in memory, where writing cannot fail.
 func (z *compressor) compress(text []byte) []byte {
 	writer := z.writers.Get().(*gzip.Writer) //nolint:forcetypeassert // the pool holds nothing else

@@ -48,10 +48,11 @@ func (g *Gate) ReserveResponse(c *gin.Context, size int) error {
 
 // Page is a page of a list in the form in which the server sends it.
 type Page struct {
-	Items []byte
-	Links string // the header Link
-	Total *int64 // the number of items of all pages; nil: the client does not want it
-	Cost  int    // of the query, beyond that of the request
+	Items  []byte
+	Zipped []byte // Items as [Gate.Compress] returns them; nil: the client does not want that
+	Links  string // the header Link
+	Total  *int64 // the number of items of all pages; nil: the client does not want it
+	Cost   int    // of the query, beyond that of the request
 	// ContentType is the media type of Items; "": JSON.
 	ContentType string
 }
@@ -79,10 +80,9 @@ func (g *Gate) WritePage(c *gin.Context, page Page) error {
 	if unmodified, err := NotModified(c, vary); unmodified || err != nil {
 		return err
 	}
-	encoded := page.Items
-	zip := len(encoded) >= compressFrom && httpjson.PrefersGzip(c.Request.Header)
+	encoded, zip := page.Items, page.Zipped != nil
 	if zip {
-		encoded = g.compressor.compress(encoded)
+		encoded = page.Zipped
 	}
 	if err := g.ReserveResponse(c, len(encoded)); err != nil {
 		return err
