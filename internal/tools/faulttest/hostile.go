@@ -116,12 +116,8 @@ func (a *attacker) prepare(ctx context.Context) {
 		INSERT INTO pets (account_id, category_id, name, name_key, status)
 		SELECT accounts.id, 1, 'bulk ' || number, 'bulk ' || number, 'sold'
 		FROM accounts, generate_series(1, 200000) AS number
-		WHERE accounts.name = 'hostile';
-
-		INSERT INTO messages (account_id, id, message)
-		SELECT accounts.id, 'msg_' || lpad(to_hex(number), 32, '0'), repeat('🐕', 4000)
-		FROM accounts, generate_series(1, 50) AS number
 		WHERE accounts.name = 'hostile'`)
+	a.db.addMessages(ctx, 50, "hostile")
 	a.db.exec(ctx, "VACUUM ANALYZE pets")
 }
 

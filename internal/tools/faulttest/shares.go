@@ -13,9 +13,9 @@ import (
 // payerWork is row 44: under the default limits, an account lets its sandboxes do whatever
 // is heavy. Twelve replay without end, 24 are reset 40 times at once, and each of their 480
 // webhooks takes 14.5 s. Its own keys follow a feed of 300,000 events for a type that it does
-// not have. Another account gets no error and its webhooks in time, and is slower only as
-// [wantFair] allows. The database does not wait for its disk: a slow fsync delays all accounts,
-// whatever one of them does.
+// not have, and read 120 large pages at a time. Another account gets no error and its webhooks in
+// time, and is slower only as [wantFair] allows. The database does not wait for its disk: a slow
+// fsync delays all accounts, whatever one of them does.
 func payerWork(ctx context.Context, f *fixture) string {
 	const sandboxes, attacked = 24, 10 * time.Second
 	db := f.startDatabase(ctx, "", map[string]string{"fsync": "off"})
@@ -39,6 +39,9 @@ func payerWork(ctx context.Context, f *fixture) string {
 	return fmt.Sprintf("another account: no error, p99 %s (%s before), webhooks: %s; the heavy account: %s",
 		round(during), round(before), webhooks, l.summary())
 }
+
+// maxPage is the maximum number of items of a page.
+const maxPage = 200
 
 // heavyPayer is an account that lets its sandboxes do heavy work.
 type heavyPayer struct {
@@ -69,12 +72,13 @@ func (h *heavyPayer) prepare(ctx context.Context, sandboxes int) {
 	var names string
 	h.db.read(ctx, "SELECT string_agg(name, ''', ''') FROM accounts WHERE parent_id IS NOT NULL", nil, &names)
 	h.db.addEvents(ctx, events, tenant{name: "heavy"})
+	h.db.addMessages(ctx, maxPage, "heavy")
 	h.db.addEvents(ctx, due, tenant{name: names})
 }
 
 // work starts all kinds of work at once.
 func (h *heavyPayer) work(ctx context.Context) *load {
-	const replaying, resets, pause = 12, 40, 20 * time.Millisecond
+	const replaying, resets, pages, pause = 12, 40, 120, 20 * time.Millisecond
 	work := newLoad(ctx)
 	ctx = work.stopping
 	for _, c := range h.sandboxes[:replaying] {
@@ -94,6 +98,11 @@ func (h *heavyPayer) work(ctx context.Context) *load {
 	for i := range resets {
 		work.repeat(0, time.Second, func() (response, error) {
 			return h.sandboxes[i%len(h.sandboxes)].do(ctx, "POST", "/sandboxes/current/reset", "")
+		})
+	}
+	for i := range pages {
+		work.repeat(0, 5*time.Second, func() (response, error) {
+			return h.own[i%len(h.own)].do(ctx, "GET", fmt.Sprintf("/messages?limit=%d", maxPage-i), "", "Accept-Encoding", "gzip")
 		})
 	}
 	for _, c := range h.own {

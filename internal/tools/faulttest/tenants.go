@@ -43,6 +43,15 @@ func (d *database) addEvents(ctx context.Context, count int, tenants ...tenant) 
 		FROM moved, generate_series(1, %[1]d) AS i`, count, names(tenants)))
 }
 
+// addMessages adds messages of 16 KB to an account.
+func (d *database) addMessages(ctx context.Context, count int, account string) {
+	d.exec(ctx, fmt.Sprintf(`
+		INSERT INTO messages (account_id, id, message)
+		SELECT accounts.id, 'msg_' || lpad(to_hex(number), 32, '0'), repeat('🐕', 4000)
+		FROM accounts, generate_series(1, %d) AS number
+		WHERE accounts.name = '%s'`, count, account))
+}
+
 // addDeliveries makes all events of accounts due at all their webhooks, as they are after an
 // outage of an hour. The ids have the present time, because the sweep deletes old ones.
 func (d *database) addDeliveries(ctx context.Context, tenants ...tenant) {
