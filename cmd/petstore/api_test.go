@@ -21,6 +21,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/egress"
 	"petstore/internal/transfer"
 )
 
@@ -438,6 +439,76 @@ func TestStreamIsReset(t *testing.T) {
 	}
 	if why := whyNoResponse(err, time.Minute); why != "the server closed the connection" {
 		t.Errorf("%v: %s", err, why)
+	}
+}
+
+// TestDeadConnection: a client over HTTP/2 gives up a connection whose other side vanishes without a
+// word, and opens another one.
+func TestDeadConnection(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	network, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { network.Close() })
+	var opened, dead atomic.Int64 // connections, in the order in which they are opened
+	go func() {
+		for {
+			client, err := network.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { client.Close() })
+			to, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { to.Close() })
+			number := opened.Add(1)
+			forward := func(to io.Writer, from io.Reader) {
+				for text := make([]byte, 64<<10); ; {
+					n, err := from.Read(text)
+					if err != nil {
+						return
+					}
+					if number > dead.Load() {
+						_, _ = to.Write(text[:n])
+					}
+				}
+			}
+			go forward(to, client)
+			go forward(client, to)
+		}
+	}()
+	client := newHTTPClient(20*time.Second, server.Client().Transport.(*http.Transport).TLSClientConfig.Clone())
+	pings := client.Transport.(*http.Transport).HTTP2
+	pings.SendPingTimeout, pings.PingTimeout = 50*time.Millisecond, 2*time.Second
+	get := func() (string, error) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(server.URL, server.Listener.Addr().String(), network.Addr().String(), 1), nil)
+		if err != nil {
+			return "", err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return string(text), err
+	}
+	if proto, err := get(); proto != "HTTP/2.0" {
+		t.Fatalf("the first request: %q, %v", proto, err)
+	}
+	dead.Store(opened.Load())
+	if _, err := get(); !egress.IsClosed(err) {
+		t.Errorf("on the dead connection: %v", err)
+	}
+	if proto, err := get(); proto != "HTTP/2.0" || opened.Load() != 2 {
+		t.Errorf("after %d connections: %q, %v", opened.Load(), proto, err)
 	}
 }
 

@@ -31,6 +31,8 @@ const (
 	// responseTimeout is the maximum time to the header of a response, and without a byte of its body.
 	// It is longer than the longest Prefer: wait, and the server sends a byte of a stream every 10 s.
 	responseTimeout = 45 * time.Second
+	// pingTimeout is the time without a frame of HTTP/2 before a ping, and the time for its response.
+	pingTimeout = 10 * time.Second
 	// maxResponse is the number of bytes that are read of a response. Pages have less.
 	maxResponse = 16 << 20
 
@@ -54,7 +56,10 @@ var keyedPosts = []string{"/pets", "/categories", "/store/orders", "/messages"}
 // of a response. The TLS configuration may be nil.
 func newHTTPClient(timeout time.Duration, config *tls.Config) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // documented
-	transport.ResponseHeaderTimeout, transport.TLSClientConfig, transport.HTTP2 = timeout, config, egress.Pings()
+	transport.ResponseHeaderTimeout, transport.TLSClientConfig = timeout, config
+	// Otherwise all requests would go to a dead connection over HTTP/2 for minutes, because a timeout ends
+	// only their streams.
+	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout}
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = mostParallel, mostParallel
 	return &http.Client{
 		Transport:     transport,

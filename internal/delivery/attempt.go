@@ -244,9 +244,11 @@ func describe(ctx context.Context, err error) string {
 		return "The connection was refused."
 	case egress.IsClosed(err):
 		return "The connection was closed before the response."
+	case strings.Contains(err.Error(), "tls: no application protocol"):
+		return "The endpoint does not speak HTTP/1.1."
 	case strings.Contains(err.Error(), "tls: "), strings.Contains(err.Error(), "HTTP response to HTTPS client"):
 		return "The TLS handshake failed."
-	case egress.IsNotHTTP(err), strings.Contains(err.Error(), "net/http: "), strings.Contains(err.Error(), "http2: "):
+	case egress.IsNotHTTP(err), strings.Contains(err.Error(), "net/http: "):
 		return notHTTP
 	default:
 		return "The endpoint could not be reached."

@@ -1,8 +1,8 @@
 package delivery_test
 
 import (
-	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"petstore/db"
 	"petstore/internal/account"
@@ -156,12 +154,10 @@ func TestFailedAttempts(t *testing.T) {
 	t.Cleanup(secure.Close)
 	target := receive(t, nil)
 	aborts := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-	aborting := httptest.NewUnstartedServer(http.HandlerFunc(aborts))
-	aborting.EnableHTTP2 = true
-	aborting.StartTLS()
-	t.Cleanup(aborting.Close)
-	var unencrypted http.Protocols
-	unencrypted.SetUnencryptedHTTP2(true)
+	other := httptest.NewUnstartedServer(http.NotFoundHandler())
+	other.TLS = &tls.Config{NextProtos: []string{"spdy/3"}, MinVersion: tls.VersionTLS12}
+	other.StartTLS()
+	t.Cleanup(other.Close)
 	guarded := egress.New(egress.Options{Allow: egress.Loopback}).Client(delivery.Timeout)
 	for name, c := range map[string]struct {
 		url      string
@@ -180,11 +176,10 @@ func TestFailedAttempts(t *testing.T) {
 		}, status: 302, problem: "Redirects are not followed."},
 		"an error":                       {handle: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, status: 500},
 		"a reset":                        {handle: aborts, problem: "The connection was closed before the response."},
-		"a reset over HTTP/2":            {url: aborting.URL, client: aborting.Client(), problem: "The connection was closed before the response."},
+		"no HTTP/1.1":                    {url: other.URL, client: egress.New(egress.Options{Allow: egress.Loopback, RootCAs: other.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}).Client(delivery.Timeout), problem: "The endpoint does not speak HTTP/1.1."},
 		"no HTTP":                        {handle: sends("220 mail.example ESMTP\r\n"), problem: "The response is not valid HTTP."},
 		"the status 000":                 {handle: sends("HTTP/1.1 000 x\r\n\r\n"), problem: "The response is not valid HTTP."},
 		"the status 099":                 {handle: sends("HTTP/1.1 099 x\r\nRetry-After: 86400\r\n\r\n"), problem: "The response is not valid HTTP."},
-		"a long status over HTTP/2":      {url: longStatus(t), client: &http.Client{Transport: &http.Transport{Protocols: &unencrypted}}, problem: "The response is not valid HTTP."},
 		"a closed port":                  {url: "http://127.0.0.1:1", problem: "The connection was refused."},
 		"a bad certificate":              {url: secure.URL, problem: "The TLS certificate is not valid."},
 		"TLS without TLS":                {url: "https" + target.url[4:], problem: "The TLS handshake failed."},
@@ -274,34 +269,6 @@ func sends(text string) http.HandlerFunc {
 		_, _ = io.WriteString(conn, text)
 		_ = conn.Close()
 	}
-}
-
-// longStatus starts a server over HTTP/2 whose status has eleven digits.
-func longStatus(t *testing.T) (url string) {
-	t.Helper()
-	server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close() })
-	go func() {
-		conn, err := server.Accept()
-		if err != nil {
-			return
-		}
-		t.Cleanup(func() { conn.Close() })
-		frames := http2.NewFramer(conn, conn)
-		_ = frames.WriteSettings()
-		_, _ = io.CopyN(io.Discard, conn, int64(len(http2.ClientPreface)))
-		for frame, err := frames.ReadFrame(); err == nil; frame, err = frames.ReadFrame() {
-			if _, is := frame.(*http2.HeadersFrame); is {
-				var block bytes.Buffer
-				_ = hpack.NewEncoder(&block).WriteField(hpack.HeaderField{Name: ":status", Value: "99999999999"})
-				_ = frames.WriteHeaders(http2.HeadersFrameParam{StreamID: frame.Header().StreamID, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
-			}
-		}
-	}()
-	return "http://" + server.Addr().String()
 }
 
 // TestRetry: a delivery that is due again is sent again, and a success ends the failing.

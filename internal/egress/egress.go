@@ -24,29 +24,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"code.dny.dev/ssrf"
-
-	"petstore/internal/sleep"
 )
 
 // Ports are the ports of public addresses that a URL may have.
 var Ports = []uint16{443, 8443}
 
-// MaxIdle is how many more connections than requests a client has at most.
+// MaxIdle is how many idle connections a client has at most.
 const MaxIdle = 1000
 
 const (
 	idleTimeout      = 30 * time.Second
 	idlePerHost      = 4
 	maxResponseBytes = 64 << 10 // of the header
-	promptDials      = 4        // of one request; pauses come before the next ones
-	firstPause       = 100 * time.Millisecond
 	goodbye          = time.Millisecond
+	connectTimeout   = 10 * time.Second
 )
 
 // RefusedError says why a URL is not allowed.
@@ -83,12 +78,11 @@ type Guard struct {
 	options  Options
 	resolver *net.Resolver
 	public   *ssrf.Guardian
-	http2    *http.HTTP2Config
 }
 
 // New returns a Guard.
 func New(options Options) *Guard {
-	g := &Guard{options: options, resolver: options.Resolver, public: ssrf.New(), http2: Pings()}
+	g := &Guard{options: options, resolver: options.Resolver, public: ssrf.New()}
 	if g.resolver == nil {
 		g.resolver = net.DefaultResolver
 	}
@@ -212,31 +206,25 @@ func (g *Guard) Connect(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	transport, address := g.transport(silence).http, net.JoinHostPort(to.host, strconv.Itoa(int(to.port)))
-	if proxy := g.options.Proxy; proxy != nil {
-		address = net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), map[string]string{"http": "80", "https": "443"}[proxy.Scheme]))
+	made, address := g.transport(connectTimeout).http, net.JoinHostPort(to.host, strconv.Itoa(int(to.port)))
+	dial := made.DialTLSContext
+	if to.plain {
+		dial = made.DialContext
 	}
-	dialing, end := withDials(ctx, to.plain)
-	defer end()
-	conn, err := transport.DialContext(dialing, "tcp", address)
+	if proxy := g.options.Proxy; proxy != nil {
+		dial, address = made.DialContext, net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), map[string]string{"http": "80", "https": "443"}[proxy.Scheme]))
+	}
+	conn, err := dial(withPlain(ctx, to.plain), "tcp", address)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	if to.plain || g.options.Proxy != nil {
-		return nil
-	}
-	transport.TLSClientConfig.ServerName = to.host
-	return tls.Client(conn, transport.TLSClientConfig).HandshakeContext(ctx)
+	return conn.Close()
 }
 
 // transport checks the URL of each request, and the address of each connection.
 type transport struct {
-	guard    *Guard
-	http     *http.Transport
-	maxIdle  int64
-	requests atomic.Int64 // that wait for a response
-	open     atomic.Int64 // connections, and those that are being opened
+	guard *Guard
+	http  *http.Transport
 }
 
 // RoundTrip sends a request.
@@ -251,111 +239,100 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	t.requests.Add(1)
-	defer t.requests.Add(-1)
-	ctx, end := withDials(request.Context(), to.plain)
-	defer end()
-	return Direct{t.http}.RoundTrip(request.WithContext(ctx))
+	return Direct{t.http}.RoundTrip(request.WithContext(withPlain(request.Context(), to.plain)))
 }
 
 // CloseIdleConnections closes the connections that no request uses.
 func (t *transport) CloseIdleConnections() { t.http.CloseIdleConnections() }
 
-// transport returns a transport. The timeout limits each part of connecting.
+// transport returns a transport. The timeout limits each part of connecting. It speaks HTTP/1.1 only,
+// because net/http reads without end what a server sends over HTTP/2 between responses.
 func (g *Guard) transport(timeout time.Duration) *transport {
 	dialer := &net.Dialer{Timeout: timeout, Resolver: g.resolver}
-	made := &transport{guard: g, maxIdle: MaxIdle}
-	made.http = &http.Transport{
+	made := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return made.dial(ctx, dialer, network, address)
+			conn, err := g.connect(ctx, dialer, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &patient{conn, timeout}, nil
 		},
-		TLSClientConfig:        &tls.Config{RootCAs: g.options.RootCAs, MinVersion: tls.VersionTLS12},
+		TLSClientConfig:        &tls.Config{RootCAs: g.options.RootCAs, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
 		TLSHandshakeTimeout:    timeout,
-		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // a small response must not become a large one
+		MaxIdleConns:           MaxIdle,
 		MaxIdleConnsPerHost:    idlePerHost,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxResponseBytes,
-		HTTP2:                  g.http2,
+	}
+	made.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		return dialTLS(ctx, made, network, address)
 	}
 	if g.options.Proxy != nil {
-		made.http.Proxy = http.ProxyURL(g.options.Proxy) // whose own address needs no check
-		return made
+		made.Proxy = http.ProxyURL(g.options.Proxy) // whose own address needs no check
+		return &transport{g, made}
 	}
 	dialer.ControlContext = func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return errAddr
 		}
-		return g.checkAddr(dialsOf(ctx).plain, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
+		plain, _ := ctx.Value(plainKey{}).(bool)
+		return g.checkAddr(plain, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
 	}
-	return made
+	return &transport{g, made}
 }
 
-// dials are the connections that one request opens.
-type dials struct {
-	waits context.Context // ends with the request, unlike the context of a dial
-	plain bool            // without TLS
-	count atomic.Int32
+// plainKey is the key of whether a request has no TLS, in its context.
+type plainKey struct{}
+
+func withPlain(ctx context.Context, plain bool) context.Context {
+	return context.WithValue(ctx, plainKey{}, plain)
 }
 
-// dialsKey is the key of dials in a context.
-type dialsKey struct{}
-
-// withDials returns a context for one request. The function ends the pauses between its dials.
-func withDials(ctx context.Context, plain bool) (context.Context, context.CancelFunc) {
-	waits, end := context.WithCancel(ctx)
-	return context.WithValue(ctx, dialsKey{}, &dials{waits: waits, plain: plain}), end
-}
-
-func dialsOf(ctx context.Context) *dials { return ctx.Value(dialsKey{}).(*dials) }
-
-// dial connects for a request. A server over HTTP/2 can refuse the request, or already serve as many as it
-// allows. Then net/http tries new connections without end, so pauses between them grow. MaxIdleConns of
-// net/http does not close idle connections over HTTP/2.
-func (t *transport) dial(ctx context.Context, dialer *net.Dialer, network, address string) (net.Conn, error) {
-	of := dialsOf(ctx)
-	if more := of.count.Add(1) - promptDials; more > 0 && !sleep.For(of.waits, firstPause<<min(more-1, 7)) {
-		return nil, of.waits.Err()
-	}
-	if t.open.Add(1)-t.requests.Load() > t.maxIdle {
-		t.CloseIdleConnections()
-	}
-	closed := sync.OnceFunc(func() { t.open.Add(-1) })
-	conn, err := t.guard.connect(ctx, dialer, network, address)
+// dialTLS connects with TLS, as net/http does without a proxy.
+func dialTLS(ctx context.Context, by *http.Transport, network, address string) (net.Conn, error) {
+	conn, err := by.DialContext(ctx, network, address)
 	if err != nil {
-		closed()
 		return nil, err
 	}
-	return &counted{conn, closed, dialer.Timeout}, nil
+	config := by.TLSClientConfig.Clone()
+	config.ServerName, _, _ = net.SplitHostPort(address)
+	ctx, end := context.WithTimeout(ctx, by.TLSHandshakeTimeout)
+	defer end()
+	secure := tls.Client(conn, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return abrupt{secure}, nil
 }
 
-// counted is a connection that says when it is closed, and does not wait for a server that reads
-// nothing. Such a server can keep net/http from closing a connection over HTTP/2.
-type counted struct {
+// abrupt is a connection with TLS that closes at once. TLS would first send a message, and wait for
+// a server that reads nothing. Meanwhile net/http can hold a lock that all requests need.
+type abrupt struct{ *tls.Conn }
+
+// Close closes the connection.
+func (c abrupt) Close() error { return c.NetConn().Close() }
+
+// patient is a connection whose writes end, although a server reads nothing. Through a proxy, TLS
+// waits for them before it closes.
+type patient struct {
 	net.Conn
 
-	closed   func()
 	patience time.Duration // of a write
 }
 
-// Close closes the connection.
-func (c *counted) Close() error {
-	defer c.closed()
-	return c.Conn.Close()
-}
-
 // Write writes bytes.
-func (c *counted) Write(bytes []byte) (int, error) {
+func (c *patient) Write(bytes []byte) (int, error) {
 	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.patience)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(bytes)
 }
 
-// SetWriteDeadline shortens the patience. TLS calls it before its last message, and meanwhile net/http
-// can hold a lock that all requests need.
-func (c *counted) SetWriteDeadline(time.Time) error {
+// SetWriteDeadline shortens the patience. TLS calls it before its last message.
+func (c *patient) SetWriteDeadline(time.Time) error {
 	c.patience = goodbye
 	return nil
 }

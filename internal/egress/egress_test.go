@@ -348,6 +348,23 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// TestProtocol: a server that prefers HTTP/2 gets requests over HTTP/1.1.
+func TestProtocol(t *testing.T) {
+	t.Parallel()
+	var proto atomic.Value
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		proto.Store(r.Proto + " " + r.TLS.NegotiatedProtocol)
+	}))
+	server.EnableHTTP2 = true
+	server.TLS = &tls.Config{NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	guard := egress.New(egress.Options{Allow: egress.Loopback, RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs})
+	if err := post(t, guard, server.URL); err != nil || proto.Load() != "HTTP/1.1 http/1.1" {
+		t.Errorf("the server sees %v: %v", proto.Load(), err)
+	}
+}
+
 func TestParseNetwork(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"10.1.0.0/16", "10.1.2.3", "10.1.2.3:8080", "10.1.0.0/16:8080", "fd00::/8", "::1", "[::1]", "[fd00::/8]:8080"} {
