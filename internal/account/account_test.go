@@ -440,6 +440,23 @@ func TestResetOfAFullSandbox(t *testing.T) {
 	}
 }
 
+// TestLongMessages checks that copies of messages are not compressed. To compress those of a full
+// sandbox would take longer than a statement may.
+func TestLongMessages(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	source := f.mustSandbox(account.SampleEmpty)
+	f.exec("INSERT INTO messages (account_id, id, message) VALUES ($1, 'msg_' || repeat('0', 32), repeat('x', 4000))", source)
+	sample, err := f.save(f.id, "long", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size int
+	if err := f.owner.Pool.QueryRow(t.Context(), "SELECT sum(pg_column_size(message)) FROM messages WHERE account_id = $1", sample).Scan(&size); err != nil || size < 4000 {
+		t.Errorf("a message of 4,000 bytes takes %d: %v", size, err)
+	}
+}
+
 // TestLocksDoNotDeadlock runs everything that takes locks of an account at the same time.
 // A deadlock would be repeated by postgres.Transact, so this test counts them.
 func TestLocksDoNotDeadlock(t *testing.T) {

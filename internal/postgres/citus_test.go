@@ -350,6 +350,36 @@ ALTER TABLE visits DROP CONSTRAINT visits_account_id_fkey;
 	return all
 }
 
+// TestStorageOfShards: migrations of a distributed database change how its shards store messages.
+func TestStorageOfShards(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	m := openMigrations(t, database.OwnerURL)
+	check := func(want string) {
+		t.Helper()
+		var got string
+		if err := database.Pool.QueryRow(t.Context(), `
+			SELECT string_agg(DISTINCT result, ' ')
+			FROM run_command_on_shards('messages', $$SELECT attstorage FROM pg_attribute WHERE attrelid = '%s'::regclass AND attname = 'message'$$)`,
+		).Scan(&got); err != nil || got != want {
+			t.Errorf("the storage is %q, want %q: %v", got, want, err)
+		}
+	}
+	check("e")
+	for version := int64(0); version != 23; {
+		reverted, err := m.Down(t.Context())
+		if err != nil || len(reverted) == 0 {
+			t.Fatal(reverted, err)
+		}
+		version = reverted[0].Version
+	}
+	check("x")
+	if _, err := m.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check("e")
+}
+
 // TestLaterMigrations: up applies later migrations to a distributed database, distributes
 // their tables, and down reverts them.
 func TestLaterMigrations(t *testing.T) {
