@@ -82,10 +82,14 @@ func TestFirstSamples(t *testing.T) {
 	first := samplesOf(t)
 	if *update {
 		rewriteSamples(t, first)
+		return // this process read the spec before
 	}
 	known := map[string]bool{}
 	for _, operation := range operations(t) {
 		known[operation.OperationID] = true
+		if len(operation.Samples) == 0 {
+			t.Errorf("%s has no samples; run go test ./internal/docs -run TestFirstSamples -update", operation.OperationID)
+		}
 		for _, s := range operation.Samples {
 			if diff := cmp.Diff(first[operation.OperationID][s.Lang], s.Source); diff != "" {
 				t.Errorf("%s in %s (-page +x-codeSamples):\n%s", operation.OperationID, s.Lang, diff)
@@ -256,27 +260,21 @@ func rewriteSamples(t *testing.T, first map[string]map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile(`(?m)^( +)operationId: (\w+)\n(?:.*\n)*? +x-codeSamples:\n`)
-	var out strings.Builder
-	rest := string(source)
-	for at := block.FindStringSubmatchIndex(rest); at != nil; at = block.FindStringSubmatchIndex(rest) {
-		indent, id := rest[at[2]:at[3]], rest[at[4]:at[5]]
-		out.WriteString(rest[:at[1]])
-		rest = rest[at[1]:]
-		for line := range strings.Lines(rest) { // the samples before
-			if !strings.HasPrefix(line, indent+"  ") && strings.TrimSpace(line) != "" {
-				break
-			}
-			rest = rest[len(line):]
-		}
+	operation := regexp.MustCompile(`(?m)^ {6}operationId: (\w+)\n(?: {6}.*\n|\n)*`)
+	before := regexp.MustCompile(`(?m)^ {6}x-codeSamples:\n(?: {8}.*\n|\n)*`)
+	text := operation.ReplaceAllStringFunc(string(source), func(found string) string {
+		id := operation.FindStringSubmatch(found)[1]
+		var out strings.Builder
+		out.WriteString(before.ReplaceAllString(found, "") + "      x-codeSamples:\n")
 		for _, lang := range []string{"cURL", "JavaScript", "Python"} {
-			out.WriteString(indent + "  - lang: " + lang + "\n" + indent + "    label: " + lang + "\n" + indent + "    source: |-\n")
+			out.WriteString("        - lang: " + lang + "\n          label: " + lang + "\n          source: |-\n")
 			for line := range strings.Lines(first[id][lang]) {
-				out.WriteString(strings.TrimRight(indent+"      "+line, " \n") + "\n")
+				out.WriteString(strings.TrimRight("            "+line, " \n") + "\n")
 			}
 		}
-	}
-	if err := os.WriteFile(specFile, []byte(out.String()+rest), 0o600); err != nil {
+		return out.String()
+	})
+	if err := os.WriteFile(specFile, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
