@@ -95,6 +95,7 @@ func TestStatementsOfWrites(t *testing.T) {
 		{"stock", "", restock(1, 5), "StockWrite", "-pet Rex of Dogs in stock 10, +pet Rex of Dogs in stock 5"},
 		{"the same stock", "", restock(1, 5), "", ""},
 		{"a name", "", alter(Write{Pet: 1}, func(p *Pet) { p.Name, p.NameKey = "Max", "max" }), "PetsWrite", "-pet Rex of Dogs in stock 5, +pet Max of Dogs in stock 5"},
+		{"only the key of a name", "", alter(Write{Pet: 1}, func(p *Pet) { p.NameKey = "maximilian" }), "PetsWrite", ""},
 		{"another category", "", alter(Write{Pet: 1, Category: 2}, func(p *Pet) { p.CategoryID = 2 }), "PetsWrite", "-pet Max of Dogs in stock 5, +pet Max of Cats in stock 5"},
 		{"an order", "", order(1, 1), "OrdersInsert StockWrite", "-pet Max of Cats in stock 5, +order of , +pet Max of Cats in stock 4"},
 		{"an order with a key", "", under("key", order(1, 1)), "IdempotencyKeysInsert OrdersInsert StockWrite", "-pet Max of Cats in stock 4, +order of , +pet Max of Cats in stock 3"},

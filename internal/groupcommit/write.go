@@ -89,6 +89,10 @@ func (s *State) changePets(ctx context.Context, queries *db.Queries) {
 // changedPets yields each changed pet twice: if its stock has changed and if its own columns
 // have. Otherwise it yields nil.
 func (s *State) changedPets() iter.Seq2[*Pet, *Pet] {
+	own := func(p Pet) Pet {
+		p.Stock.Quantity, p.Stock.Held = 0, 0
+		return p
+	}
 	return func(yield func(stock, pet *Pet) bool) {
 		for _, id := range s.pets.changed {
 			before, after := s.pets.before[id], s.pets.current[id]
@@ -96,7 +100,7 @@ func (s *State) changedPets() iter.Seq2[*Pet, *Pet] {
 			if before.Stock.Quantity != after.Stock.Quantity || before.Stock.Held != after.Stock.Held {
 				stock = &after
 			}
-			if before.CategoryID != after.CategoryID || before.Name != after.Name || before.Stock.Status != after.Stock.Status {
+			if own(before) != own(after) {
 				pet = &after
 			}
 			if !yield(stock, pet) {
