@@ -47,7 +47,7 @@ func writeResource(c *gin.Context, resource any) error {
 // encode encodes the data of an event.
 func (a affected) encode() ([]byte, error) {
 	const usual = 256 // bytes of the data of an order
-	if a.Category != nil || a.Message != nil || a.Webhook != nil {
+	if a != (affected{Order: a.Order, Inventory: a.Inventory, Pet: a.Pet}) {
 		return httpjson.Encode(a)
 	}
 	data, separator := make([]byte, 0, usual), byte('{')

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func TestLargeItems(t *testing.T) {
 func TestEncode(t *testing.T) {
 	t.Parallel()
 	date := time.Date(2026, 12, 24, 1, 2, 3, 4_500, time.UTC)
-	orders := []order{{ID: math.MaxInt64, PetID: 2, Quantity: 3, Complete: true}, {ShipDate: &date}, {ShipDate: new(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))}, {ShipDate: &time.Time{}}}
+	orders := []order{{ID: math.MaxInt64, PetID: 2, Quantity: 3, Complete: true, ShipDate: &date}, {ShipDate: &date}, {ShipDate: new(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))}, {ShipDate: &time.Time{}}}
 	item, rex := inventoryItem{PetID: 1, Quantity: 2, Status: "sold"}, pet{ID: 1, Name: `"Rex" <🐕>` + "\u2028", CategoryID: 2, Status: "available"}
 	data := []affected{
 		{Inventory: &item},
@@ -68,9 +69,14 @@ func TestEncode(t *testing.T) {
 		got, err := a.encode()
 		wantEncoded(t, got, err, a)
 	}
-	for _, resource := range []any{rex, item, category{ID: 1, Name: "Dogs"}} {
+	for _, resource := range []any{orders[0], rex, item, category{ID: 1, Name: "Dogs", Description: new("")}} {
 		got, err := encode(resource)
 		wantEncoded(t, got, err, resource)
+		for field, value := range reflect.ValueOf(resource).Fields() {
+			if value.IsZero() {
+				t.Errorf("%T.%s has no value in this test, so encode may leave it out", resource, field.Name)
+			}
+		}
 	}
 	for _, a := range []affected{{Pet: &pet{Name: "\xff"}}, {Pet: &pet{Status: "\xff"}}, {Inventory: &inventoryItem{Status: "\xff"}}} {
 		if _, err := a.encode(); err == nil {
