@@ -42,27 +42,37 @@ var (
 	tableReference  = regexp.MustCompile(`\b(FROM|JOIN|UPDATE|INTO|USING) (\w+)(?: AS (\w+))?`)
 )
 
-// TestQueriesNameTheAccount checks that each reference to a table of a store names the
-// account of the request: `account_id = @account_id`, with the name of the table if a
-// query has several references.
-func TestQueriesNameTheAccount(t *testing.T) {
-	t.Parallel()
+// namedQueries returns the queries in queries/ by name.
+func namedQueries(t *testing.T) map[string]string {
+	t.Helper()
 	files, err := filepath.Glob("../../queries/*.sql")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("queries %v: %v", files, err)
 	}
-	var exceptions []string
+	queries := map[string]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, query := range namedQuery.FindAllStringSubmatch(string(text), -1) {
-			if missing := referencesWithoutAccount(query[2]); len(missing) > 0 {
-				exceptions = append(exceptions, query[1])
-				if !slices.Contains(slices.Concat(maintenance, ofCommonGroups, copies), query[1]) {
-					t.Errorf("%s: %s does not name the account of %v", file, query[1], missing)
-				}
+			queries[query[1]] = query[2]
+		}
+	}
+	return queries
+}
+
+// TestQueriesNameTheAccount checks that each reference to a table of a store names the
+// account of the request: `account_id = @account_id`, with the name of the table if a
+// query has several references.
+func TestQueriesNameTheAccount(t *testing.T) {
+	t.Parallel()
+	var exceptions []string
+	for name, query := range namedQueries(t) {
+		if missing := referencesWithoutAccount(query); len(missing) > 0 {
+			exceptions = append(exceptions, name)
+			if !slices.Contains(slices.Concat(maintenance, ofCommonGroups, copies), name) {
+				t.Errorf("%s does not name the account of %v", name, missing)
 			}
 		}
 	}
@@ -211,13 +221,11 @@ func TestQueriesThatForgetTheAccount(t *testing.T) {
 	}
 }
 
-// TestStoreTables checks that the list above is complete, and that each table starts
-// with the account: in its columns, its primary key, its unique constraints and its
-// foreign keys to other tables of a store.
-func TestStoreTables(t *testing.T) {
-	t.Parallel()
+// collector returns a function that returns the names that a query with storeTables finds.
+func collector(t *testing.T) func(sql string) []string {
+	t.Helper()
 	pool := pgtest.New(t).Pool
-	collect := func(sql string) []string {
+	return func(sql string) []string {
 		t.Helper()
 		rows, err := pool.Query(t.Context(), sql, storeTables)
 		if err != nil {
@@ -229,12 +237,20 @@ func TestStoreTables(t *testing.T) {
 		}
 		return names
 	}
+}
+
+// TestStoreTables checks that the list above is complete, and that each table starts
+// with the account: in its columns, its primary key, its unique constraints and its
+// foreign keys to other tables of a store.
+func TestStoreTables(t *testing.T) {
+	t.Parallel()
+	collect := collector(t)
 	if missing := collect(`
 		SELECT table_name::text
 		FROM information_schema.columns
 		JOIN pg_class ON pg_class.oid = to_regclass(table_name) AND NOT relispartition
 		WHERE table_schema = 'public' AND column_name = 'account_id' AND table_name <> 'api_keys' AND NOT table_name = ANY ($1)`); len(missing) > 0 {
-		t.Errorf("tables with account_id that are not listed: %v", missing)
+		t.Errorf("add the tables %v with account_id to storeTables of this test, and their queries to package account", missing)
 	}
 	first := collect(`
 		SELECT table_name::text
@@ -252,6 +268,37 @@ func TestStoreTables(t *testing.T) {
 		  AND conkey[1] <> attnum
 		  AND (contype IN ('p', 'u') OR contype = 'f' AND confrelid::regclass::text = ANY ($1))`); len(wrong) > 0 {
 		t.Errorf("keys that do not start with account_id: %v", wrong)
+	}
+}
+
+// TestStoresAreCopiedAndDeleted: a query deletes the rows of each table of a store, and one copies
+// each column that belongs to a sample.
+func TestStoresAreCopiedAndDeleted(t *testing.T) {
+	t.Parallel()
+	var copied, deleted []string
+	for name, query := range namedQueries(t) {
+		if insert := regexp.MustCompile(`INTO (\w+) \(([^)]*)\)`).FindStringSubmatch(query); strings.HasPrefix(name, "StoreCopy") {
+			for column := range strings.SplitSeq(insert[2], ", ") {
+				copied = append(copied, insert[1]+"."+column)
+			}
+		}
+		if from := regexp.MustCompile(`DELETE FROM (\w+)`).FindStringSubmatch(query); strings.HasPrefix(name, "StoreDelete") {
+			deleted = append(deleted, from[1])
+		}
+	}
+	slices.Sort(deleted)
+	if diff := cmp.Diff(storeTables, deleted); diff != "" {
+		t.Errorf("tables that a query StoreDelete… deletes from (-want +got):\n%s", diff)
+	}
+	slices.Sort(copied)
+	if diff := cmp.Diff(collector(t)(`
+		SELECT (table_name || '.' || column_name) COLLATE "C"
+		FROM information_schema.columns
+		WHERE table_schema = 'public' AND is_generated = 'NEVER' AND table_name = ANY ($1)
+		  AND table_name NOT IN ('account_state', 'api_key_uses', 'events', 'exchange_logs', 'exchanges', 'idempotency_keys', 'sandbox_faults', 'webhook_deliveries', 'webhooks')
+		  AND (table_name, column_name) <> ('messages', 'created_at') -- a copy is new
+		ORDER BY 1`), copied); diff != "" {
+		t.Errorf("columns that a query StoreCopy… copies (-want +got):\n%s", diff)
 	}
 }
 
