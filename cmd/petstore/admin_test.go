@@ -103,6 +103,12 @@ func TestAdmin(t *testing.T) {
 			t.Errorf("no metric %s", name)
 		}
 	}
+	page := readFile(t, "../../docs/observability.md")
+	for _, found := range regexp.MustCompile(`(?m)^# TYPE (petstore_\w+) `).FindAllStringSubmatch(metrics, -1) {
+		if name := strings.TrimPrefix(found[1], "petstore_db_pool_"); !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("docs/observability.md has no row for the metric %s", found[1])
+		}
+	}
 	for _, absent := range []string{key, key[len("petstore_"):], "hidden", "Bearer", "BREW", "/livez", "/readyz"} {
 		if strings.Contains(metrics, absent) {
 			t.Errorf("the metrics contain %q", absent)

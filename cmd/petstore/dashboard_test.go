@@ -165,7 +165,7 @@ func alertQueries(t *testing.T) []query {
 		}
 	}
 	decodeFile(t, yaml.Unmarshal, "alerts.yml", &rules)
-	runbook := readFile(t, "../../docs/runbook.md")
+	runbook, tests := readFile(t, "../../docs/runbook.md"), readFile(t, observability+"alerts_test.yml")
 	toldLabel := regexp.MustCompile(`\$labels\.(\w+)`)
 	var all []query
 	for _, group := range rules.Groups {
@@ -176,6 +176,9 @@ func alertQueries(t *testing.T) []query {
 			}
 			if want := "docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations.Runbook != want || !strings.Contains(runbook, "\n## "+rule.Alert+"\n") {
 				t.Errorf("alert %s has the runbook %s; want %s and its section", rule.Alert, rule.Annotations.Runbook, want)
+			}
+			if !strings.Contains(tests, `alertname="`+rule.Alert+`"`) {
+				t.Errorf("no values in alerts_test.yml are above the threshold of the alert %s", rule.Alert)
 			}
 			for _, match := range toldLabel.FindAllStringSubmatch(rule.Annotations.Summary, -1) {
 				q.labels = append(q.labels, match[1])
