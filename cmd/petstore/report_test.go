@@ -31,7 +31,7 @@ func TestReport(t *testing.T) {
 	const line = "WARNING not_deprecated: Use no deprecated operation\n  Once, the client used a deprecated operation.\n  req_"
 	for _, environ := range [][]string{own, parent} {
 		if text := must(t, environ, "report", "--sandbox", id, "--fail-on", "failed"); !strings.HasPrefix(text, line) || !strings.Contains(text, "passed: ") {
-			t.Errorf("report prints\n%s", text)
+			t.Errorf("report prints\n%s\nwant %s… and passed:", text, line)
 		}
 	}
 	if text := must(t, own, "report", "--markdown"); !strings.HasPrefix(text, "# Report on a client: WARNING\n") || !strings.Contains(text, "]("+base+"/docs/requests#deprecation) |") {

@@ -344,9 +344,22 @@ var mistakes = []struct {
 	}},
 }
 
-// TestMistakes: the report finds each mistake, by the right rule.
+// TestMistakes: the report finds each mistake, by the right rule. Each rule has a mistake.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
+	made := map[string]bool{"limit_slows": true} // TestMistakeWithLimits
+	for _, mistake := range mistakes {
+		made[mistake.rule] = true
+	}
+	for _, receiver := range receivers {
+		made[receiver.rule] = true
+	}
+	for _, rule := range report.Rules {
+		if !made[rule.ID] {
+			t.Errorf("%s has no row in mistakes or receivers, or is twice in report.Rules", rule.ID)
+		}
+		delete(made, rule.ID)
+	}
 	shared := start(t)
 	for _, mistake := range mistakes {
 		t.Run(mistake.rule, func(t *testing.T) {

@@ -21,14 +21,14 @@ func TestGuide(t *testing.T) {
 		t.Fatal(err)
 	}
 	var described, rules, explained, exercises []string
-	for _, row := range regexp.MustCompile("(?m)^\\| \\[`(\\w+)`\\]\\((\\w+).md#(\\w+)\\) ").FindAllStringSubmatch(string(page), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| \\[`(\\w+)`\\]\\((\\w+).md#(\\w+)\\) \\| [^|]+\\. \\| `(?:failed|warning)`.* \\|$").FindAllStringSubmatch(string(page), -1) {
 		described = append(described, fmt.Sprintf("%s %s#%s", row[1], row[2], row[3]))
 	}
 	for _, rule := range report.Rules {
 		rules = append(rules, rule.ID+" "+rule.Guide)
 	}
 	if diff := cmp.Diff(rules, described); diff != "" {
-		t.Errorf("rules (-code +guide):\n%s", diff)
+		t.Errorf("rules (-code +guide, whole rows):\n%s", diff)
 	}
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(page), -1) {
 		explained = append(explained, row[1]+" "+row[2])
