@@ -25,6 +25,9 @@ func TestTrigger(t *testing.T) {
 	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--sample", "empty", "--json"))
 	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
 	for _, one := range event.Types {
+		if triggers[one.Type] == nil {
+			t.Fatalf("add %s to triggers in trigger_steps.go", one.Type)
+		}
 		printed := must(t, client, "trigger", string(one.Type), "--json")
 		var made struct {
 			Type, AccountID string

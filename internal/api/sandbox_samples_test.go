@@ -68,7 +68,7 @@ func (p *petstore) story() string {
 
 var requestIDInBody = regexp.MustCompile(`"requestId":"[^"]*"`)
 
-// TestSamesIDs: the same requests to the same sample get the same ids and bodies, in two forks and
+// TestSameIDs: the same requests to the same sample get the same ids and bodies, in two forks and
 // after a reset, whatever other accounts do. Events have the same numbers.
 func TestSameIDs(t *testing.T) {
 	t.Parallel()
