@@ -70,7 +70,7 @@ generate: ## Generate db/ from queries/ and migrations/, the locks of migrations
 	text=$$(sed '/^spec:/q' $$rule && sed '/^#/d; s/^/  /' deploy/observability/alerts.yml) && printf '%s\n' "$$text" >$$rule
 
 .PHONY: check
-check: fmt vet lint generated tidy spec breaking migrations test race browser ## Run most legs of CI; .ci/run runs all
+check: fmt vet lint generated tidy spec breaking migrations test race browser ## Run the main legs of CI; .ci/run runs all
 
 .PHONY: bench
 bench: ## Compare Petstore with its limits and with a plain handler, or its CPU per request with another commit (BASE=v1.0.0)

@@ -365,8 +365,8 @@ type DispatchAccountsRow struct {
 	Undispatched int64
 }
 
-// The worker of webhooks (internal/delivery). Transactions lock in this order: a webhook,
-// its deliveries, messages by id, and account_state.
+// The worker of webhooks (internal/delivery). Within the order of package account, transactions
+// lock in this one: a webhook, its deliveries, messages by id, and account_state.
 // Returns accounts that have a webhook to dispatch to, their payers, and the number of
 // events that one of the webhooks has not got. A disabled webhook gets the events from
 // before. With every, it returns only those with such events, but of all accounts.

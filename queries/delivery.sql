@@ -1,5 +1,5 @@
--- The worker of webhooks (internal/delivery). Transactions lock in this order: a webhook,
--- its deliveries, messages by id, and account_state.
+-- The worker of webhooks (internal/delivery). Within the order of package account, transactions
+-- lock in this one: a webhook, its deliveries, messages by id, and account_state.
 
 -- name: DispatchAccounts :many
 -- Returns accounts that have a webhook to dispatch to, their payers, and the number of

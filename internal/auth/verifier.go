@@ -12,11 +12,11 @@ import (
 const (
 	// A cached key is valid for trustFor after the latest proof that no revocation
 	// was missed (Verifier.Trust). The proof may be 0.3 s old when it arrives
-	// (postgres.Listener). Without a proof, a key is valid for timeToLive after it
+	// (postgres.Listener). Without a proof, a key is valid for cachedFor after it
 	// was read. Both are below the one second within which a revoked key must stop
 	// working.
-	trustFor   = 650 * time.Millisecond
-	timeToLive = 500 * time.Millisecond
+	trustFor  = 650 * time.Millisecond
+	cachedFor = 500 * time.Millisecond
 )
 
 // Identity is the authenticated account and key.
@@ -144,7 +144,7 @@ func (v *Verifier) Remembered(text string) (Identity, bool) {
 // isFresh reports whether a cached key is still valid without reading it again.
 func (v *Verifier) isFresh(key *cachedKey, now time.Time) bool {
 	return !v.changes.since(key.change, key.identity) &&
-		(v.isTrusted(now) || now.Sub(key.loadedAt) <= timeToLive)
+		(v.isTrusted(now) || now.Sub(key.loadedAt) <= cachedFor)
 }
 
 // isTrusted reports whether no announcement of a change was lost.

@@ -23,10 +23,10 @@ const (
 	// cacheSize is the maximum number of sandboxes whose rules are cached, of at most
 	// 4 KiB each. Most have none.
 	cacheSize = 10_000
-	// cacheTime is how long rules are cached. It is below the one second within which
+	// cachedFor is how long rules are cached. It is below the one second within which
 	// new rules take effect. It does not matter to a sandbox without rules whose changes
 	// are announced.
-	cacheTime = 500 * time.Millisecond
+	cachedFor = 500 * time.Millisecond
 	// attempts is the maximum number of times that a request reads rules that
 	// somebody else is replacing.
 	attempts = 3
@@ -149,7 +149,7 @@ func (f *Injector) rules(ctx context.Context, account int64) ([]Rule, error) {
 		}
 	}
 	read := &cachedRules{at: time.Now(), change: f.verifier.LatestChange()}
-	if known := entry.Load(); known != nil && (read.at.Sub(known.at) <= cacheTime || f.hasStillNone(account, known)) {
+	if known := entry.Load(); known != nil && (read.at.Sub(known.at) <= cachedFor || f.hasStillNone(account, known)) {
 		return known.rules, nil
 	}
 	var err error

@@ -85,7 +85,7 @@ func testAnnouncedChange(t *testing.T) {
 		{"later, because requests may use the rule up", func() {}, 1},
 	} {
 		reads = 0
-		time.Sleep(cacheTime + 1) //nolint:forbidigo // the clock of the test
+		time.Sleep(cachedFor + 1) //nolint:forbidigo // the clock of the test
 		verifier.Trust()
 		step.change()
 		if _, err := f.rules(t.Context(), sandbox); err != nil || reads != step.want {

@@ -34,7 +34,8 @@ var (
 
 	ErrTooManyConcurrent = &httpjson.Error{Status: 429, Code: "too_many_concurrent_requests", Message: "Your account has too many requests in progress. Wait for their responses before you send more.", Header: [2]string{"Retry-After", "1"}}
 
-	ErrInternal    = &httpjson.Error{Status: 500, Code: "internal_error", Message: "The server failed. Quote the request id when you report it."}
+	ErrInternal = &httpjson.Error{Status: 500, Code: "internal_error", Message: "The server failed. Quote the request id when you report it."}
+	// ErrUnavailable has a constant Retry-After, because nobody knows when the cause ends.
 	ErrUnavailable = &httpjson.Error{Status: 503, Code: "unavailable", Message: "The service is unavailable at the moment. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}
 	errOverloaded  = ErrUnavailable.WithMessage("The service has too many requests at the moment. Retry after the time in Retry-After.")
 )

@@ -39,11 +39,11 @@
 //
 // # Locks
 //
-// Every transaction takes its locks in one order: the store of a sandbox, keys,
-// categories by id, pets by account and id, feeds. A group skips the pets and categories that
-// others hold, and no transaction waits for a key. So few transactions wait for each other: two
-// that give categories the same name, and a group and a sweep that delete expired responses.
-// PostgreSQL then ends one of them, which runs again.
+// Within the order of package [account], every transaction takes its locks in this one: the store
+// of a sandbox, keys, categories by id, pets by account and id, feeds. A group skips the pets and
+// categories that others hold, and no transaction waits for a key. So few transactions wait for
+// each other: two that give categories the same name, and a group and a sweep that delete expired
+// responses. PostgreSQL then ends one of them, which runs again.
 //
 // These are likely to wait, so they take a place of their payer ([admission.Locks]): writes that
 // have left their group, and the own groups of a store whose feed was held or that had a
