@@ -17,7 +17,6 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 )
 
 // fromJSON parses the output of a command with --json, which must be one line.
@@ -102,11 +101,7 @@ func TestDeleteBusyOrGone(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	database, err := postgres.Open(t.Context(), owner.URL, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(database.Close)
+	database := pgtest.Open(t, owner.URL, 2)
 	gone := errors.New("gone")
 	p := &program{stdout: io.Discard}
 	for _, want := range []error{nil, gone} {
@@ -122,9 +117,7 @@ func TestListManyAccounts(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	const many = 2 * accountsPerPage // the second page is full
-	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO accounts (name) SELECT 'account ' || n FROM generate_series(1, $1) n", many); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "INSERT INTO accounts (name) SELECT 'account ' || n FROM generate_series(1, $1) n", many)
 	listed := fromJSON[[]accountObject](t, must(t, []string{"DATABASE_URL=" + database.URL}, "account", "list", "--json"))
 	if len(listed) != many || !slices.IsSortedFunc(listed, func(a, b accountObject) int {
 		return cmp.Or(len(a.ID)-len(b.ID), strings.Compare(a.ID, b.ID))
@@ -192,10 +185,7 @@ func TestSandboxLives(t *testing.T) {
 	post(t, base+"/categories", second.APIKey.Secret, `{"name": "Reptiles"}`)
 	categories := func() int64 {
 		t.Helper()
-		var count int64
-		if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM categories WHERE 'sbx_' || account_id = $1", second.ID).Scan(&count); err != nil {
-			t.Fatal(err)
-		}
+		count := pgtest.Read[int64](t, database.Pool, "SELECT count(*) FROM categories WHERE 'sbx_' || account_id = $1", second.ID)
 		return count
 	}
 	if got := categories(); got != 13 {

@@ -134,10 +134,7 @@ func TestAfterRestore(t *testing.T) {
 func awaitDisconnected(t *testing.T, database *pgtest.Database) {
 	t.Helper()
 	eventually(t, "the connections of processes that have ended are closed", func() bool {
-		var open int
-		if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'petstore%'").Scan(&open); err != nil {
-			t.Fatal(err)
-		}
+		open := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'petstore%'")
 		return open == 0
 	})
 }

@@ -61,9 +61,7 @@ func (s *shop) kill() {
 
 func (s *shop) exec(sql string) {
 	s.t.Helper()
-	if _, err := s.database.Pool.Exec(s.t.Context(), sql); err != nil {
-		s.t.Fatal(err)
-	}
+	pgtest.Exec(s.t, s.database.Pool, sql)
 }
 
 // ordered is the response to a successful order.
@@ -173,13 +171,8 @@ func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered)
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
-	tx, err := s.database.Pool.Begin(ctx)
-	if err == nil {
-		_, err = tx.Exec(ctx, hold)
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	tx := pgtest.Begin(s.t, s.database.Pool)
+	pgtest.Exec(s.t, tx, hold)
 	done := make(chan error, 1)
 	go func() {
 		var err error

@@ -120,9 +120,7 @@ func TestDoctor(t *testing.T) {
 				database = pgtest.New(t)
 			}
 			if test.sql != "" {
-				if _, err := database.Pool.Exec(t.Context(), test.sql); err != nil {
-					t.Fatal(err)
-				}
+				pgtest.Exec(t, database.Pool, test.sql)
 			}
 			environ := append([]string{"DATABASE_URL=" + database.URL}, test.variables...)
 			if test.environ != nil {
@@ -156,9 +154,7 @@ func throughPooler(direct func(p *pgtest.Pooler, roleURL string) string) func(*t
 		role, url := d.NewRole(t)
 		must(t, []string{"DATABASE_URL=" + d.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
 		for _, sql := range postgres.RoleSettings(role) {
-			if _, err := d.Pool.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			pgtest.Exec(t, d.Pool, sql)
 		}
 		p := pgtest.StartPooler(t, url)
 		return []string{"DATABASE_URL=" + p.URL + "&default_query_exec_mode=exec", "PETSTORE_DIRECT_URL=" + direct(p, url)}
@@ -211,9 +207,7 @@ func TestDoctorReachesWebhooks(t *testing.T) {
 	for i, url := range []string{receiver.URL + "/one", receiver.URL + "/two", closed + "/three?secret=hunter2"} {
 		id := fmt.Sprintf("wh_%032d", i)
 		sql := strings.NewReplacer("'webhooks'", "'"+id+"'", "wh_0123456789abcdef0123456789abcdef", id, "https://hook.example", url).Replace(anotherWebhook)
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 	}
 	environ := []string{"DATABASE_URL=" + database.URL, "PETSTORE_DIRECT_URL=" + database.DirectURL, "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8", aSecretKey}
 	found, err := examine(t, t.TempDir(), environ)

@@ -511,19 +511,12 @@ func notRoot() int {
 func TestStatementSentences(t *testing.T) {
 	t.Parallel()
 	taken := pgtest.NewEmpty(t)
-	if _, err := taken.Pool.Exec(t.Context(), "CREATE TABLE accounts ()"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, taken.Pool, "CREATE TABLE accounts ()")
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"migrate", "up"}, false,
 		`the migration 00001_create_accounts.sql failed: relation "accounts" already exists (SQLSTATE 42P07)`)
 	serving := pgtest.New(t)
-	lock, err := serving.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lock.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
-		t.Fatal(err)
-	}
+	lock := pgtest.Begin(t, serving.Pool)
+	pgtest.Exec(t, lock, "LOCK TABLE goose_db_version")
 	wantSentence(t, []string{"DATABASE_URL=" + serving.OwnerURL + "&lock_timeout=100ms"}, []string{"migrate", "down", "--yes"}, false,
 		"PostgreSQL reports: canceling statement due to lock timeout (SQLSTATE 55P03); try again when the transactions that hold the lock have ended")
 	if err := lock.Rollback(t.Context()); err != nil {

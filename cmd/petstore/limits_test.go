@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 )
 
 // TestServeLimitsKeys: responses have the configured limits, and by default the limits of the API
@@ -26,11 +25,7 @@ func TestServeLimitsKeys(t *testing.T) {
 	url := pgtest.New(t).URL
 	database := []string{"DATABASE_URL=" + url, "PETSTORE_ADDR=127.0.0.1:0"}
 	key := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme"))
-	pool, err := postgres.Open(t.Context(), url, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, url, 4)
 	for _, test := range []struct {
 		environ []string
 		policy  string

@@ -352,11 +352,9 @@ func TestListManyKeys(t *testing.T) {
 	environ := []string{"DATABASE_URL=" + database.URL}
 	must(t, environ, "key", "create", "--account", "acme")
 	const many = 2*keysPerPage - 1 // with the other key, the second page is full
-	if _, err := database.Pool.Exec(t.Context(), `
+	pgtest.Exec(t, database.Pool, `
 		INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, revoked_at)
-		SELECT account_id, name, scope, prefix, sha256(n::text::bytea), now() - interval '31 days' FROM api_keys, generate_series(1, $1) n`, many); err != nil {
-		t.Fatal(err)
-	}
+		SELECT account_id, name, scope, prefix, sha256(n::text::bytea), now() - interval '31 days' FROM api_keys, generate_series(1, $1) n`, many)
 	lines := strings.Split(strings.TrimSpace(must(t, environ, "key", "list", "--account", "acme")), "\n")[1:]
 	if len(lines) != many+1 {
 		t.Fatalf("the list has %d keys, want %d", len(lines), many+1)
@@ -400,9 +398,7 @@ func TestRotateKey(t *testing.T) {
 	wantRefusal(t, environ, "there is no API key", "key", "rotate", prefix(first))
 	wantRefusal(t, environ, "there is no API key", "key", "rotate", "2")
 	must(t, environ, "key", "create", "--account", "acme")
-	if _, err := database.Pool.Exec(t.Context(), "UPDATE api_keys SET prefix = $1", prefix(third)); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "UPDATE api_keys SET prefix = $1", prefix(third))
 	for _, command := range []string{"rotate", "revoke"} {
 		wantRefusal(t, environ, "2 API keys have the prefix", "key", command, prefix(third))
 	}
@@ -454,9 +450,7 @@ func TestCommandsWithoutServer(t *testing.T) {
 			if drop == nil {
 				break
 			}
-			if _, err := database.Pool.Exec(t.Context(), *drop); err != nil {
-				t.Fatal(err)
-			}
+			pgtest.Exec(t, database.Pool, *drop)
 		}
 		sandbox = must(t, environ, command()...)
 	}

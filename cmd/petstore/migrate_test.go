@@ -47,9 +47,7 @@ func TestMigrateDryRun(t *testing.T) {
 		t.Errorf("the plan without pending migrations as JSON: %q", text)
 	}
 	status := must(t, environ, "migrate", "status")
-	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)")
 	for line, want := range map[string]string{"up": "", "up --dry-run": "", "up --dry-run --json": "[]\n", "status": status} {
 		stdout, stderr, err := execute(t, environ, append([]string{"migrate"}, strings.Fields(line)...)...)
 		if err != nil || stderr != "the schema has later migrations, up to 99999\n" || stdout != want {

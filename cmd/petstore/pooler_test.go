@@ -21,9 +21,7 @@ func TestServeBehindAPooler(t *testing.T) {
 	database := pgtest.New(t)
 	role, roleURL := database.NewRole(t)
 	must(t, []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
-	if _, err := database.Pool.Exec(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$")
 	pooler := pgtest.StartPooler(t, roleURL)
 	environ := []string{"DATABASE_URL=" + pooler.URL + "&default_query_exec_mode=exec", "PETSTORE_ADDR=127.0.0.1:0"}
 
@@ -31,9 +29,7 @@ func TestServeBehindAPooler(t *testing.T) {
 	wantSentence(t, environ, []string{"serve"}, false, `the database role "`+role+`" lacks settings that a connection pooler or Citus does not pass on; run as its administrator: `+
 		strings.Join(settings, "; ")+"; then make the pooler reconnect")
 	for _, sql := range settings {
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 	}
 	wantSentence(t, []string{"DATABASE_URL=" + pooler.URL, "PETSTORE_ADDR=127.0.0.1:0"}, []string{"serve"}, false,
 		"the connection pooler does not keep prepared statements; add default_query_exec_mode=exec to DATABASE_URL, or set max_prepared_statements in PgBouncer 1.21 or later")
@@ -67,11 +63,8 @@ func TestServeBehindAPooler(t *testing.T) {
 func (p *process) awaitListener(database *pgtest.Database) {
 	p.t.Helper()
 	eventually(p.t, "the program listens", func() (listening bool) {
-		if err := database.Pool.QueryRow(p.t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'petstore listen' AND (query LIKE 'LISTEN%' OR query LIKE '-- ping%'))`).Scan(&listening); err != nil {
-			p.t.Fatal(err)
-		}
-		return listening
+		return pgtest.Read[bool](p.t, database.Pool, `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'petstore listen' AND (query LIKE 'LISTEN%' OR query LIKE '-- ping%'))`)
 	})
 }
 

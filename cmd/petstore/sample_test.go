@@ -21,9 +21,7 @@ func TestSampleCommands(t *testing.T) {
 	must(t, environ, "account", "create", "acme")
 	made := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
 	number, _ := account.ParseSandboxID(made.ID)
-	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO categories (account_id, id, name, name_key) VALUES ($1, 7, 'Dogs', 'dogs')", number); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "INSERT INTO categories (account_id, id, name, name_key) VALUES ($1, 7, 'Dogs', 'dogs')", number)
 	if saved := must(t, environ, "sample", "save", "dogs", "--from", made.ID); saved != fmt.Sprintf("saved sandbox %s as dogs\n", made.ID) {
 		t.Errorf("sample save prints %q", saved)
 	}
@@ -74,9 +72,7 @@ func TestTooManySandboxesAndSamples(t *testing.T) {
 		fmt.Sprintf("INSERT INTO accounts (kind, parent_id, name) SELECT 'sample', 1001, 's' || n FROM generate_series(1, %d) AS n", account.MaxSamples),
 		fmt.Sprintf("INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at) SELECT 'sandbox', 1001, 'full', 1001, 'empty', now() + interval '1 hour' FROM generate_series(2, %d)", account.MaxSandboxes),
 	} {
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 	}
 	wantRefusal(t, environ, "the account has 20 samples, which is the maximum; delete one first", "sample", "save", "last", "--from", made.ID)
 	wantRefusal(t, environ, `the account "acme" has 100 live sandboxes, which is the maximum; delete one first`, "sandbox", "create", "--account", "acme")

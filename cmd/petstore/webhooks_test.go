@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 	"petstore/internal/webhook"
 )
 
@@ -46,11 +45,7 @@ func TestLocalWebhooks(t *testing.T) {
 		t.Errorf("the secret is not sealed with PETSTORE_SECRET_KEY: %v", err)
 	}
 
-	pool, err := postgres.Open(t.Context(), database.URL, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, database.URL, 4)
 	for allow, want := range map[string]int{"": http.StatusUnprocessableEntity, "10.0.0.0/8": http.StatusUnprocessableEntity, "10.0.0.0/8,127.0.0.0/8:3000,::1": http.StatusCreated} {
 		base := serveInProcess(t, pool, append(environ, "PETSTORE_WEBHOOK_ALLOW="+allow))
 		request := httpRequest{method: http.MethodPost, url: base + "/webhooks", key: key, body: local}

@@ -260,9 +260,7 @@ func TestListAPIKeys(t *testing.T) {
 	}
 	revoked := func(id int64, age string) {
 		t.Helper()
-		if _, err := p.db.Exec(t.Context(), "UPDATE api_keys SET revoked_at = now() - $2::interval WHERE id = $1", id, age); err != nil {
-			t.Fatal(err)
-		}
+		p.exec("UPDATE api_keys SET revoked_at = now() - $2::interval WHERE id = $1", id, age)
 	}
 	all := slices.Sorted(maps.Keys(p.keys()))
 	if len(all) != 12 {
@@ -382,14 +380,8 @@ func TestAdminsRevokeEachOther(t *testing.T) {
 	one := p.makeKey("one", "admin")
 	two := p.makeKey("two", "admin")
 	p.revoke(p.keyID())
-	tx, err := p.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }() // has no effect after the commit
-	if _, err := tx.Exec(t.Context(), "SELECT FROM api_keys WHERE id = ANY ($1) ORDER BY id FOR UPDATE", []int64{one.ID, two.ID}); err != nil {
-		t.Fatal(err)
-	}
+	tx := pgtest.Begin(t, p.db)
+	pgtest.Exec(t, tx, "SELECT FROM api_keys WHERE id = ANY ($1) ORDER BY id FOR UPDATE", []int64{one.ID, two.ID})
 	released := make(chan error, 1)
 	go func() {
 		released <- errors.Join(p.awaitWaiting(2), tx.Commit(t.Context()))

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/db"
@@ -91,17 +90,10 @@ func (p *petstore) owned(column string) string {
 	if p.suffix == "" {
 		return "TRUE"
 	}
-	found, err := p.db.Query(p.t.Context(), `
+	ids := pgtest.List[string](p.t, p.db, `
 		SELECT one.id::text
 		FROM accounts AS one LEFT JOIN accounts AS parent ON parent.id = one.parent_id
 		WHERE right(coalesce(parent.name, one.name), length($1)) = $1`, p.suffix)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	ids, err := pgx.CollectRows(found, pgx.RowTo[string])
-	if err != nil {
-		p.t.Fatal(err)
-	}
 	return fmt.Sprintf("%s IN (%s)", column, strings.Join(ids, ", "))
 }
 

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
 )
@@ -80,14 +78,7 @@ func TestShardMovesUnderLoad(t *testing.T) {
 		t.Errorf("%d requests got 503, want at most %d", load.refused.Load(), most)
 	}
 	for _, tenant := range tenants {
-		rows, err := p.db.Query(t.Context(), "SELECT id FROM orders WHERE account_id = $1", tenant.account)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stored, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
-			t.Fatal(err)
-		}
+		stored := pgtest.List[int64](t, p.db, "SELECT id FROM orders WHERE account_id = $1", tenant.account)
 		for _, id := range load.placed[tenant.account] {
 			if !slices.Contains(stored, id) {
 				t.Errorf("order %d of account %d is lost", id, tenant.account)

@@ -20,7 +20,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
-	"petstore/internal/postgres"
+	"petstore/internal/pgtest"
 	"petstore/internal/telemetry"
 )
 
@@ -54,11 +54,7 @@ func newTurnstile(t *testing.T, names string, changes ...func(*api.Options)) *tu
 		open:     make(chan struct{}),
 	}
 	s.pass = sync.OnceFunc(func() { close(s.open) })
-	pool, err := postgres.Open(t.Context(), s.dbURL, maxConns, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, s.dbURL, maxConns, s)
 	t.Cleanup(s.pass)
 	s.petstore = s.with(func(o *api.Options) {
 		o.DB, o.Metrics = pool, s.metrics

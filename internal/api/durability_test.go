@@ -17,9 +17,7 @@ func (p *petstore) withoutStandby() (back func()) {
 	set := func(standby string) {
 		p.t.Helper()
 		for _, sql := range []string{fmt.Sprintf("ALTER SYSTEM SET synchronous_standby_names = '%s'", standby), "SELECT pg_reload_conf()"} {
-			if _, err := p.db.Exec(p.t.Context(), sql); err != nil {
-				p.t.Fatal(err)
-			}
+			p.exec(sql)
 		}
 	}
 	set("away")
@@ -39,10 +37,7 @@ func (p *petstore) withoutStandby() (back func()) {
 		}
 	}()
 	p.until("a commit waits for the standby", func() bool {
-		var waiting bool
-		if err := p.db.QueryRow(p.t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')").Scan(&waiting); err != nil {
-			p.t.Fatal(err)
-		}
+		waiting := pgtest.Read[bool](p.t, p.db, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
 		return waiting
 	})
 	return func() {
@@ -135,16 +130,11 @@ func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {
 			$$ BEGIN PERFORM nextval('attempts'); RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$`,
 		"CREATE TRIGGER lose BEFORE INSERT ON orders EXECUTE FUNCTION lose()",
 	} {
-		if _, err := p.db.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		p.exec(sql)
 	}
 	for i, key := range []string{"", "key"} {
 		p.do("POST", "/store/orders", object{"petId": pet}, "Idempotency-Key", key).wantError(503, "unavailable")
-		var attempts int
-		if err := p.db.QueryRow(t.Context(), "SELECT last_value FROM attempts").Scan(&attempts); err != nil {
-			t.Fatal(err)
-		}
+		attempts := pgtest.Read[int](t, p.db, "SELECT last_value FROM attempts")
 		if want := 5 * (i + 1); attempts != want {
 			t.Errorf("%d attempts after %d requests, want %d", attempts, i+1, want)
 		}

@@ -40,9 +40,7 @@ func TestEventExamples(t *testing.T) {
 		}
 	}
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL, "types": []string{"order.placed", "order.cancelled"}}).want(201))
-	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing' WHERE id = $1", hook.ID); err != nil {
-		t.Fatal(err)
-	}
+	p.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing' WHERE id = $1", hook.ID)
 	disabled, err := api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID)
 	if err != nil {
 		t.Fatal(err)

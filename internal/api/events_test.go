@@ -386,9 +386,7 @@ func TestExpiredCursor(t *testing.T) {
 			}
 		}
 	}
-	if _, err := p.db.Exec(t.Context(), "DELETE FROM events WHERE sequence = 1 AND account_id = $1", p.accountID()); err != nil {
-		t.Fatal(err)
-	}
+	p.exec("DELETE FROM events WHERE sequence = 1 AND account_id = $1", p.accountID())
 	for after, want := range map[string]int{p.eventID(0, 0): 410, events[0].ID: 410, events[1].ID: 200} {
 		p.get("/events?after=" + after).want(want)
 	}

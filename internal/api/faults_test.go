@@ -16,6 +16,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/pgtest"
 )
 
 // operation is an operation of the spec with a valid request.
@@ -172,14 +173,8 @@ func TestDatabaseSlow(t *testing.T) {
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "account_state", "api_keys", "events", "webhooks", "webhook_deliveries"}
 	saving := p.as(p.newKey("saving", auth.Admin)) // an account has one place for a new sandbox or sample
 	before := p.contents(tables)
-	lock, err := p.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Rollback(t.Context()) }() // only after a failure
-	if _, err := lock.Exec(t.Context(), "LOCK "+strings.Join(tables, ", ")); err != nil {
-		t.Fatal(err)
-	}
+	lock := pgtest.Begin(t, p.db)
+	pgtest.Exec(t, lock, "LOCK "+strings.Join(tables, ", "))
 	var all []operation
 	for _, o := range operations() {
 		if !o.public {
@@ -221,10 +216,7 @@ func (p *petstore) contents(tables []string) map[string][]string {
 	p.t.Helper()
 	all, owned := map[string][]string{}, p.owned("account_id")
 	for _, table := range tables {
-		var rows []string
-		if err := p.db.QueryRow(p.t.Context(), fmt.Sprintf("SELECT array_agg(t::text ORDER BY t::text) FROM %s AS t WHERE %s", table, owned)).Scan(&rows); err != nil {
-			p.t.Fatal(err)
-		}
+		rows := pgtest.Read[[]string](p.t, p.db, fmt.Sprintf("SELECT array_agg(t::text ORDER BY t::text) FROM %s AS t WHERE %s", table, owned))
 		all[table] = rows
 	}
 	return all
@@ -238,10 +230,8 @@ func TestConnectionsCut(t *testing.T) {
 	p.oneOfEach()
 	for range 5 {
 		p.get("/pets").want(200)
-		if _, err := p.db.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'petstore'`); err != nil {
-			t.Fatal(err)
-		}
+		p.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'petstore'`)
 		eventually(t, 8*time.Second, func() bool {
 			resp := p.post("/messages", object{"message": "x"})
 			if resp.status != 202 {
@@ -261,29 +251,19 @@ func (p *petstore) lockTable(table string, waiting int, begin func()) (release f
 	if p.replica != nil {
 		p.replica = nil
 	}
-	lock, err := p.db.Begin(p.t.Context())
-	if err == nil {
-		_, err = lock.Exec(p.t.Context(), "LOCK "+table)
-	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	release = func() { _ = lock.Rollback(context.WithoutCancel(p.t.Context())) } // a second rollback has no effect
-	p.t.Cleanup(release)                                                         // before the pool closes, which waits for this connection
+	lock := pgtest.Begin(p.t, p.db)
+	pgtest.Exec(p.t, lock, "LOCK "+table)
 	begin()
 	eventually(p.t, 8*time.Second, func() bool { return p.waiting() == waiting })
-	return release
+	return func() { _ = lock.Rollback(context.WithoutCancel(p.t.Context())) } // a second rollback has no effect
 }
 
 // waiting counts the statements of the server that wait for a lock.
 func (p *petstore) waiting() (count int) {
 	p.t.Helper()
 	p.mustBeAlone()
-	if err := p.db.QueryRow(p.t.Context(), `SELECT count(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name = 'petstore' AND wait_event_type = 'Lock'`).Scan(&count); err != nil {
-		p.t.Fatal(err)
-	}
-	return count
+	return pgtest.Read[int](p.t, p.db, `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'petstore' AND wait_event_type = 'Lock'`)
 }
 
 // TestConnectionLost: the server repeats a read whose connection is lost. It does
@@ -298,10 +278,8 @@ func TestConnectionLost(t *testing.T) {
 		write = p.begin("POST", "/store/orders", object{"petId": 1001})
 	})
 	defer release()
-	if _, err := p.db.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name = 'petstore' AND wait_event_type = 'Lock'`); err != nil {
-		t.Fatal(err)
-	}
+	p.exec(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'petstore' AND wait_event_type = 'Lock'`)
 	release()
 	read().want(200)
 	write().wantUnavailable()
@@ -346,9 +324,7 @@ func TestDatabaseErrorsAreHidden(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
 	p.oneOfEach()
-	if _, err := p.db.Exec(t.Context(), "DROP TABLE categories, pets, inventory, orders, messages, signing_keys, accounts, api_keys, events, webhooks, webhook_deliveries CASCADE"); err != nil {
-		t.Fatal(err)
-	}
+	p.exec("DROP TABLE categories, pets, inventory, orders, messages, signing_keys, accounts, api_keys, events, webhooks, webhook_deliveries CASCADE")
 	eachOperation(t, func(t *testing.T, o operation) {
 		t.Helper()
 		p := p.in(t)

@@ -68,11 +68,7 @@ func TestNotReadyWithoutDatabase(t *testing.T) {
 	}
 	address := nobody.Addr().String()
 	nobody.Close()
-	away, err := postgres.Open(t.Context(), "postgres://petstore@"+address+"/petstore?sslmode=disable", 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(away.Close)
+	away := pgtest.Open(t, "postgres://petstore@"+address+"/petstore?sslmode=disable", 4)
 	clock := &stoppedClock{}
 	p := startAlone(t).with(func(o *api.Options) { o.Now = clock.now })
 	gone := map[string]string{"database": "unavailable", "schema": "unknown", "partitions": "unknown", "shutdown": "ok"}
@@ -116,9 +112,7 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 	p.get("/readyz").want(200)
 	exec := func(sql string) {
 		t.Helper()
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 		clock.move(time.Second)
 	}
 	exec("INSERT INTO goose_db_version (version_id, is_applied) SELECT max(version_id) + 1, true FROM goose_db_version")
@@ -127,11 +121,7 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 	p.wantNotReady("Start the release that has migrated it", map[string]string{"database": "ok", "schema": "ahead", "partitions": "unknown", "shutdown": "ok"})
 	p.get("/pets").want(200) // only the balancer sends no more requests
 
-	empty, err := postgres.Open(t.Context(), pgtest.NewEmpty(t).URL, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(empty.Close)
+	empty := pgtest.Open(t, pgtest.NewEmpty(t).URL, 2)
 	p.with(func(o *api.Options) { o.DB = empty }).wantNotReady("petstore migrate up", behind)
 }
 
@@ -180,10 +170,7 @@ func TestOlderSchema(t *testing.T) {
 func (p *petstore) dropPartitions() {
 	p.t.Helper()
 	p.mustBeAlone()
-	_, err := p.db.Exec(p.t.Context(), "DO $$ DECLARE part regclass; BEGIN FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || part; END LOOP; END $$")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	p.exec("DO $$ DECLARE part regclass; BEGIN FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || part; END LOOP; END $$")
 }
 
 // TestMissingPartitions: writes and the readiness check create the partitions of events that
@@ -210,14 +197,8 @@ func TestMissingPartitions(t *testing.T) {
 
 	p.dropPartitions()
 	clock.move(time.Second)
-	lock, err := p.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }() // a second rollback has no effect
-	if _, err := lock.Exec(t.Context(), "LOCK TABLE events IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	lock := pgtest.Begin(t, p.db)
+	pgtest.Exec(t, lock, "LOCK TABLE events IN SHARE UPDATE EXCLUSIVE MODE")
 	p.post("/store/orders", object{"petId": pet}).wantError(503, "unavailable")
 	p.do("POST", "/sandboxes/"+made.ID+"/reset", nil).wantError(503, "unavailable")
 	p.wantNotReady("partition", checks)
@@ -236,9 +217,7 @@ func TestSlowMaintenance(t *testing.T) {
 	p := startAlone(t)
 	p.dropPartitions()
 	const slow = `CREATE OR REPLACE FUNCTION maintain_events() RETURNS int LANGUAGE sql AS $$ SELECT 0 FROM pg_sleep(60) $$`
-	if _, err := p.db.Exec(t.Context(), slow); err != nil {
-		t.Fatal(err)
-	}
+	p.exec(slow)
 	p.wantNotReady("partition", map[string]string{"database": "ok", "schema": "ok", "partitions": "missing", "shutdown": "ok"})
 }
 
@@ -289,11 +268,7 @@ func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	reads := statementCount{text: "goose_db_version"}
 	clock := &stoppedClock{}
 	database := pgtest.New(t)
-	pool, err := postgres.Open(t.Context(), database.URL, 16, &reads)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, database.URL, 16, &reads)
 	p := startOn(t, database).with(func(o *api.Options) { o.DB, o.Now = pool, clock.now }).as("")
 	wantReads := func(want int64) {
 		t.Helper()
@@ -313,18 +288,8 @@ func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	p.get("/readyz").want(http.StatusOK)
 	wantReads(2)
 
-	owner, err := pgx.Connect(t.Context(), database.OwnerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer owner.Close(t.Context())
-	lock, err := owner.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lock.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
-		t.Fatal(err)
-	}
+	lock := pgtest.Begin(t, database.Pool)
+	pgtest.Exec(t, lock, "LOCK TABLE goose_db_version")
 	clock.move(time.Hour)
 	probes := make([]func() *response, 8)
 	for i := range probes {

@@ -14,7 +14,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/auth"
-	"petstore/internal/postgres"
+	"petstore/internal/pgtest"
 	"petstore/internal/upkeep"
 )
 
@@ -57,10 +57,7 @@ func (p *petstore) count(table string, conditions ...string) (rows int) {
 		column = "id"
 	}
 	conditions = append(conditions, p.owned(column))
-	if err := p.db.QueryRow(p.t.Context(), "SELECT count(*) FROM "+table+" WHERE "+strings.Join(conditions, " AND ")).Scan(&rows); err != nil {
-		p.t.Fatal(err)
-	}
-	return rows
+	return pgtest.Read[int](p.t, p.db, "SELECT count(*) FROM "+table+" WHERE "+strings.Join(conditions, " AND "))
 }
 
 // creation is a valid request of one POST operation.
@@ -151,13 +148,8 @@ func TestErrorsFreeTheKey(t *testing.T) {
 func TestUnavailabilityFreesTheKey(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t).stage(on("available", 5))
-	tx, err := s.db.Begin(t.Context())
-	if err == nil {
-		_, err = tx.Exec(t.Context(), "LOCK TABLE idempotency_keys IN SHARE MODE") // the server cannot store a response
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := pgtest.Begin(t, s.db)
+	pgtest.Exec(t, tx, "LOCK TABLE idempotency_keys IN SHARE MODE") // the server cannot store a response
 	s.under("x", "/store/orders", object{"petId": s.pet}).wantUnavailable()
 	s.wantShelf(on("available", 5))
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -257,30 +249,22 @@ func TestIdempotencyKeyIsForPOST(t *testing.T) {
 func (p *petstore) holding(key string, happen func()) {
 	p.t.Helper()
 	ctx := p.t.Context()
-	tx, err := p.db.Begin(ctx)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer func() {
-		if err := tx.Rollback(ctx); err != nil {
-			p.t.Error(err)
-		}
-	}()
+	tx := pgtest.Begin(p.t, p.db)
 	db.New(tx).IdempotencyKeysLock(ctx, []db.IdempotencyKeysLockParams{{AccountID: p.accountID(), Keys: []string{key}, ApiKeyIds: []int64{p.keyID()}}}).Query(func(_ int, rows []db.IdempotencyKeysLockRow, err error) {
 		if err != nil || len(rows) != 1 {
 			p.t.Fatalf("the lock of the key: %v, %v", rows, err)
 		}
 	})
 	happen()
+	if err := tx.Rollback(ctx); err != nil {
+		p.t.Error(err)
+	}
 }
 
 // keyID returns the id of the first API key.
 func (p *petstore) keyID() (id int64) {
 	p.t.Helper()
-	if err := p.db.QueryRow(p.t.Context(), "SELECT min(id) FROM api_keys WHERE account_id = $1", p.accountID()).Scan(&id); err != nil {
-		p.t.Fatal(err)
-	}
-	return id
+	return pgtest.Read[int64](p.t, p.db, "SELECT min(id) FROM api_keys WHERE account_id = $1", p.accountID())
 }
 
 // TestIdempotencyKeyInUse: a second request with the key of a running request does
@@ -380,9 +364,7 @@ func TestRaceForOneIdempotencyKey(t *testing.T) {
 func (p *petstore) age(by time.Duration) {
 	p.t.Helper()
 	// Citus rejects "created_at - interval", which depends on the time zone.
-	if _, err := p.db.Exec(p.t.Context(), "UPDATE idempotency_keys SET created_at = to_timestamp(extract(epoch FROM created_at - to_timestamp(0))::float8 - $1) WHERE "+p.owned("account_id"), by.Seconds()); err != nil {
-		p.t.Fatal(err)
-	}
+	p.exec("UPDATE idempotency_keys SET created_at = to_timestamp(extract(epoch FROM created_at - to_timestamp(0))::float8 - $1) WHERE "+p.owned("account_id"), by.Seconds())
 }
 
 func TestIdempotencyKeyExpires(t *testing.T) {
@@ -408,13 +390,10 @@ func TestIdempotencyKeyExpires(t *testing.T) {
 // expire inserts expired stored responses.
 func (p *petstore) expire(responses int) {
 	p.t.Helper()
-	_, err := p.db.Exec(p.t.Context(), `
+	p.exec(`
 		INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
 		SELECT $3, $1, 'old-' || n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'
 		FROM generate_series(1, $2) AS n`, p.keyID(), responses, p.accountID())
-	if err != nil {
-		p.t.Fatal(err)
-	}
 }
 
 // sweepKeys deletes the stored responses that have expired.
@@ -441,10 +420,7 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 	})
 	t.Run("by one process at a time", func(t *testing.T) {
 		p.expire(25)
-		tx, err := p.db.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := pgtest.Begin(t, p.db)
 		if locked, err := db.New(tx).IdempotencyKeysTryLockSweep(t.Context()); err != nil || !locked {
 			t.Errorf("locked the sweep: %t, %v", locked, err)
 		}
@@ -472,11 +448,7 @@ func TestSweepIsAWrite(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	const conns = 3 // one for writes, two reserved for reads
-	pool, err := postgres.Open(t.Context(), p.dbURL, conns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, p.dbURL, conns)
 	rows, err := pool.Writing().Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
 	if err != nil {
 		t.Fatal(err)

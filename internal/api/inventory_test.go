@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -73,11 +72,7 @@ func TestOrdersUpdateInventoryHOT(t *testing.T) {
 	pgtest.Not(t, pgtest.Citus, "the workers count updates")
 	p := startAlone(t)
 	petID := p.newPet("Rex", 1000)
-	tx, err := p.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	tx := pgtest.Begin(t, p.db)
 	order := db.StockWriteParams{AccountID: p.accountID(), PetIds: []int64{petID}, Quantities: []int64{995}, Helds: []int64{5}}
 	cancellation := db.StockWriteParams{AccountID: p.accountID(), PetIds: []int64{petID}, Quantities: []int64{1000}, Helds: []int64{0}}
 	db.New(tx).StockWrite(t.Context(), []db.StockWriteParams{order, cancellation}).Exec(func(_ int, err error) {
@@ -86,7 +81,7 @@ func TestOrdersUpdateInventoryHOT(t *testing.T) {
 		}
 	})
 	var updated, hot int
-	err = tx.QueryRow(t.Context(), `
+	err := tx.QueryRow(t.Context(), `
 		SELECT pg_stat_get_xact_tuples_updated('inventory'::regclass), pg_stat_get_xact_tuples_hot_updated('inventory'::regclass)`).Scan(&updated, &hot)
 	if err != nil || updated != 2 || hot != 2 {
 		t.Errorf("%d updates of inventory, %d of them HOT, error %v; want 2 and 2", updated, hot, err)

@@ -18,6 +18,7 @@ import (
 	"petstore/db"
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
+	"petstore/internal/pgtest"
 	samples "petstore/internal/seed"
 )
 
@@ -152,25 +153,14 @@ func (p *petstore) rowsOf(account int64) map[string][]string {
 // rowsWhere returns the rows that satisfy a condition, of all tables with a column.
 func (p *petstore) rowsWhere(column, condition string) map[string][]string {
 	p.t.Helper()
-	collect := func(sql string, args ...any) []string {
-		found, err := p.db.Query(p.t.Context(), sql, args...)
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		texts, err := pgx.CollectRows(found, pgx.RowTo[string])
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		return texts
-	}
 	all := map[string][]string{}
-	for _, table := range collect(`
+	for _, table := range pgtest.List[string](p.t, p.db, `
 		SELECT DISTINCT table_name::text
 		FROM information_schema.columns
 		JOIN pg_tables ON schemaname = table_schema AND tablename = table_name
 		WHERE table_schema = 'public' AND ($1 = '' OR column_name = $1)
 		AND table_name NOT IN ('exchanges', 'exchange_logs') -- the requests of the test itself`, column) {
-		all[table] = collect(fmt.Sprintf("SELECT t::text FROM %s AS t WHERE %s ORDER BY 1", pgx.Identifier{table}.Sanitize(), condition))
+		all[table] = pgtest.List[string](p.t, p.db, fmt.Sprintf("SELECT t::text FROM %s AS t WHERE %s ORDER BY 1", pgx.Identifier{table}.Sanitize(), condition))
 	}
 	return all
 }

@@ -53,9 +53,7 @@ func TestTooManyStoredKeys(t *testing.T) {
 		return []any{p.accountID(), fmt.Sprint(i), "read", "petstore_00000000", hash[:], time.Now().Add(-29 * 24 * time.Hour)}
 	})
 	p.post(keysPath, object{"name": "new", "scope": "read"}).wantError(409, "too_many_api_keys")
-	if _, err := p.db.Exec(t.Context(), "UPDATE api_keys SET revoked_at = now() - interval '30 days 00:01' WHERE account_id = $1 AND revoked_at IS NOT NULL", p.accountID()); err != nil {
-		t.Fatal(err)
-	}
+	p.exec("UPDATE api_keys SET revoked_at = now() - interval '30 days 00:01' WHERE account_id = $1 AND revoked_at IS NOT NULL", p.accountID())
 	p.makeKey("new", "read")
 }
 

@@ -26,7 +26,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/gate"
-	"petstore/internal/postgres"
+	"petstore/internal/pgtest"
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
 )
@@ -1001,12 +1001,8 @@ func (p *petstore) withSession(settings ...string) *petstore {
 		parameters.Set(setting[0], setting[1])
 	}
 	target.RawQuery = parameters.Encode()
-	pool, err := postgres.Open(p.t.Context(), target.String(), 8)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	pool := pgtest.Open(p.t, target.String(), 8)
 	pool.WaitAtMost(5 * time.Second)
-	p.t.Cleanup(pool.Close)
 	return p.with(func(o *api.Options) { o.DB, o.Verifier = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())) })
 }
 

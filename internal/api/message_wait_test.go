@@ -89,11 +89,7 @@ func TestWaitForMessage(t *testing.T) {
 // deliver runs a worker of another process until the test ends.
 func (p *petstore) deliver() {
 	p.t.Helper()
-	pool, err := postgres.Open(p.t.Context(), p.direct, deliverer.Connections)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(pool.Close)
+	pool := pgtest.Open(p.t, p.direct, deliverer.Connections)
 	worker := deliverer.New(deliverer.Options{
 		DB: pool, Client: client, Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 	})

@@ -16,7 +16,7 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
-	"petstore/internal/postgres"
+	"petstore/internal/pgtest"
 	"petstore/internal/ratelimit"
 )
 
@@ -25,10 +25,7 @@ import (
 func (p *petstore) payer(name string) (clients []*petstore, sandbox int64) {
 	p.t.Helper()
 	clients = []*petstore{p.as(p.newKey(name, auth.Admin)), p.as(p.newKey(name, auth.Admin))}
-	var id int64
-	if err := p.db.QueryRow(p.t.Context(), "SELECT id FROM accounts WHERE name = $1", p.named(name)).Scan(&id); err != nil {
-		p.t.Fatal(err)
-	}
+	id := pgtest.Read[int64](p.t, p.db, "SELECT id FROM accounts WHERE name = $1", p.named(name))
 	first, key := p.sandbox(id, stores.SampleEmpty)
 	_, second := p.sandbox(id, stores.SampleEmpty)
 	return append(clients, p.as(key), p.as(second)), first
@@ -112,11 +109,7 @@ func TestOneResetAtATime(t *testing.T) {
 		}()
 		return done
 	}
-	lock, err := p.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
+	lock := pgtest.Begin(t, p.db)
 	if err := db.New(lock).StoreLock(t.Context(), locked); err != nil {
 		t.Fatal(err)
 	}
@@ -296,11 +289,7 @@ func TestUsedUpFaults(t *testing.T) {
 	const rules, matched = 20, 5
 	counter := &statementCount{text: "-- name: FaultCount "}
 	p := start(t)
-	pool, err := postgres.Open(t.Context(), p.dbURL, 8, counter)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, p.dbURL, 8, counter)
 	p, id := p.faultSandbox()
 	var all []object
 	var want []int64

@@ -20,7 +20,6 @@ import (
 	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 )
 
 // Upper bounds of the cost of a page, independent of the number of rows.
@@ -108,13 +107,9 @@ func startRecorded(t *testing.T) (p *petstore, sent *recorder, explain planner, 
 	t.Helper()
 	database := pgtest.New(t)
 	sent = &recorder{}
-	pool, err := postgres.Open(t.Context(), database.URL, 2, sent)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, database.URL, 2, sent)
 	p = startOn(t, database).with(func(options *api.Options) { options.DB = pool })
-	secret, err = db.New(database.Pool).SigningKeyGet(t.Context(), "cursor")
+	secret, err := db.New(database.Pool).SigningKeyGet(t.Context(), "cursor")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,9 +131,7 @@ func newPlanner(t *testing.T, pool *pgxpool.Pool) planner {
 func (p planner) genericRuns(sent []statement) (runs int) {
 	p.t.Helper()
 	ctx := p.t.Context()
-	if _, err := p.conn.Exec(ctx, "RESET plan_cache_mode"); err != nil {
-		p.t.Fatal(err)
-	}
+	pgtest.Exec(p.t, p.conn, "RESET plan_cache_mode")
 	for range 10 {
 		rows, err := p.conn.Query(ctx, sent[0].sql, sent[0].args...)
 		if err == nil {

@@ -147,15 +147,7 @@ func seed(t *testing.T, pool *pgxpool.Pool, size int) {
 	}
 	list := func(sql string) []string {
 		t.Helper()
-		rows, err := pool.Query(t.Context(), sql)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return all
+		return pgtest.List[string](t, pool, sql)
 	}
 	// Creating indexes and foreign keys after the rows is faster.
 	const bare = ` FROM pg_index WHERE indrelid IN ('pets'::regclass, 'inventory'::regclass, 'orders'::regclass) AND NOT indisunique`

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/internal/pgtest"
 )
 
@@ -217,22 +215,16 @@ func (r *response) brief() string {
 // The others wait for that one.
 func (s scene) heldUp(n int, run func(i int) error) {
 	s.t.Helper()
-	ctx := s.t.Context()
-	tx, err := s.db.Begin(ctx)
-	if err == nil {
-		_, err = tx.Exec(ctx, `
-			SELECT inventory.pet_id
-			FROM inventory
-			JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
-			WHERE inventory.account_id = $1 AND pets.id = $2
-			FOR UPDATE`, s.accountID(), s.pet)
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	tx := pgtest.Begin(s.t, s.db)
+	pgtest.Exec(s.t, tx, `
+		SELECT inventory.pet_id
+		FROM inventory
+		JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+		WHERE inventory.account_id = $1 AND pets.id = $2
+		FOR UPDATE`, s.accountID(), s.pet)
 	atOnce(s.t, n+1, func(i int) error {
 		if i == n {
-			return errors.Join(s.awaitWaiting(1), tx.Rollback(ctx))
+			return errors.Join(s.awaitWaiting(1), tx.Rollback(s.t.Context()))
 		}
 		return run(i)
 	})
@@ -378,7 +370,7 @@ func (s *storm) deadlocks(t *testing.T) (count int64) {
 // of all orders).
 func (s *storm) wantPets(t *testing.T, condition string) {
 	t.Helper()
-	rows, err := s.servers[0].db.Query(t.Context(), `
+	for _, pet := range pgtest.List[string](t, s.servers[0].db, `
 		SELECT format('pet %s is %s: %s in stock, %s held, open orders of %s, orders of %s', id, status, quantity, held, open, ordered)
 		FROM (
 			SELECT pets.id, pets.status, inventory.quantity, inventory.held,
@@ -388,15 +380,7 @@ func (s *storm) wantPets(t *testing.T, condition string) {
 			LEFT JOIN inventory ON inventory.account_id = $1 AND inventory.pet_id = pets.id
 			WHERE pets.account_id = $1
 		) AS pet
-		WHERE (`+condition+`) IS NOT true`, s.servers[0].accountID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	broken, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pet := range broken {
+		WHERE (`+condition+`) IS NOT true`, s.servers[0].accountID()) {
 		t.Errorf("%s, want %s", pet, condition)
 	}
 }

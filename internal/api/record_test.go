@@ -23,7 +23,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/exchange"
-	"petstore/internal/postgres"
+	"petstore/internal/pgtest"
 )
 
 // ownRecord is the path of the record of the client's sandbox.
@@ -437,11 +437,7 @@ func TestWaitReadsOnce(t *testing.T) {
 	parent := start(t)
 	id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
 	var last lookedAfter
-	pool, err := postgres.Open(t.Context(), parent.dbURL, 4, &last)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, parent.dbURL, 4, &last)
 	p := parent.as(key).with(func(o *api.Options) { o.DB = pool })
 	p.recordRequests(id, 1, 5)
 	received := p.waitFor(ownRecord + "?status=404")

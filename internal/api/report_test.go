@@ -187,12 +187,10 @@ func TestReportOnClocks(t *testing.T) {
 		t.Run(skew, func(t *testing.T) {
 			t.Parallel()
 			database := pgtest.New(t)
-			if _, err := database.Pool.Exec(t.Context(), `
+			pgtest.Exec(t, database.Pool, `
 				CREATE FUNCTION statement_timestamp() RETURNS timestamptz STABLE LANGUAGE sql AS
 					$$ SELECT pg_catalog.statement_timestamp() + interval '`+skew+`' $$;
-				DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`); err != nil {
-				t.Fatal(err)
-			}
+				DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$`)
 			parent := startOn(t, database)
 			p := programIn(parent)
 			order := func(key string) { p.call("POST", orderPath, anOrder, "Idempotency-Key", key) }

@@ -48,9 +48,7 @@ func accountOf(s sandbox) string { return strings.TrimPrefix(s.ID, "sbx_") }
 // exec runs a statement beside the server.
 func (p *petstore) exec(sql string, args ...any) {
 	p.t.Helper()
-	if _, err := p.db.Exec(p.t.Context(), sql, args...); err != nil {
-		p.t.Fatal(err)
-	}
+	pgtest.Exec(p.t, p.db, sql, args...)
 }
 
 func TestCreateSandbox(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/auth"
+	"petstore/internal/pgtest"
 	"petstore/internal/ratelimit"
 )
 
@@ -52,10 +53,7 @@ func TestSecurityEvents(t *testing.T) {
 	const client = "127.0.0.1"
 	prefix := func(key string) string { return key[:len("petstore_")+8] }
 	admin := p.keyID()
-	var account string
-	if err := p.db.QueryRow(t.Context(), "SELECT 'acc_' || account_id FROM api_keys WHERE id = $1", admin).Scan(&account); err != nil {
-		t.Fatal(err)
-	}
+	account := pgtest.Read[string](t, p.db, "SELECT 'acc_' || account_id FROM api_keys WHERE id = $1", admin)
 	reader := p.makeKey("reader", "read")
 	target := p.makeKey("target", "write")
 	limited, _ := p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 1, Burst: 1})

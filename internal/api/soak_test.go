@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/follow"
@@ -64,9 +62,7 @@ func testLostWorker(t *testing.T, how pgtest.Outage) {
 	t.Helper()
 	database := pgtest.New(t)
 	// A worker that crashes must have what it has acknowledged, also on a cluster for tests.
-	if _, err := database.Pool.Exec(t.Context(), "SELECT run_command_on_workers(format('ALTER DATABASE %I SET synchronous_commit = on', current_database()))"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "SELECT run_command_on_workers(format('ALTER DATABASE %I SET synchronous_commit = on', current_database()))")
 	p := startOn(t, database)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
@@ -157,10 +153,7 @@ func buyersOnTwoWorkers(t *testing.T, database *pgtest.Database, p *petstore) (b
 	for n := 0; len(buyers) < 2*soakAccounts; n++ {
 		name := fmt.Sprint("buyer ", n)
 		key := p.newKey(name, auth.Admin)
-		var id int64
-		if err := p.db.QueryRow(t.Context(), "SELECT id FROM accounts WHERE name = $1", p.named(name)).Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		id := pgtest.Read[int64](t, p.db, "SELECT id FROM accounts WHERE name = $1", p.named(name))
 		_, port := pgtest.WorkerOf(t, database, id)
 		if first == 0 {
 			first = port
@@ -272,14 +265,7 @@ func (b *buyer) follow(ctx context.Context, server *petstore) {
 // checkOrders checks that the account has all acknowledged orders, and an event for each order.
 func (b *buyer) checkOrders() {
 	b.t.Helper()
-	rows, err := b.db.Query(b.t.Context(), "SELECT id FROM orders WHERE account_id = $1", b.account)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	stored, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	stored := pgtest.List[int64](b.t, b.db, "SELECT id FROM orders WHERE account_id = $1", b.account)
 	has := map[int64]bool{}
 	for _, id := range stored {
 		has[id] = true

@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	feedevent "petstore/internal/event"
+	"petstore/internal/pgtest"
 )
 
 // TestLockedPetsOfOtherAccounts: another program keeps a pet of each of several accounts
@@ -22,15 +22,9 @@ func TestLockedPetsOfOtherAccounts(t *testing.T) {
 	p := startAlone(t).patient() // with 8 connections
 	tenants := p.sampleTenants(locked + 1)
 	free := tenants[locked]
-	lock, err := p.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }) // if the test failed
+	lock := pgtest.Begin(t, p.db)
 	for _, tenant := range tenants[:locked] {
-		if _, err := lock.Exec(t.Context(), "SELECT pet_id FROM inventory WHERE account_id = $1 AND pet_id = 1 FOR UPDATE", tenant.account); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, lock, "SELECT pet_id FROM inventory WHERE account_id = $1 AND pet_id = 1 FOR UPDATE", tenant.account)
 	}
 	atOnce(t, locked+1, func(i int) error {
 		if i < locked {
@@ -58,14 +52,8 @@ func TestLockedRecord(t *testing.T) {
 	clients, sandbox := p.payer("waiting")
 	id := fmt.Sprint("sbx_", sandbox)
 	clients[0].recordRequest(id)
-	lock, err := p.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }) // if the test failed
-	if _, err := lock.Exec(t.Context(), "SELECT FROM exchange_logs WHERE account_id = $1 FOR UPDATE", sandbox); err != nil {
-		t.Fatal(err)
-	}
+	lock := pgtest.Begin(t, p.db)
+	pgtest.Exec(t, lock, "SELECT FROM exchange_logs WHERE account_id = $1 FOR UPDATE", sandbox)
 	atOnce(t, deletions+1, func(i int) error {
 		if i < deletions {
 			_, err := clients[0].try("DELETE", "/sandboxes/"+id+"/requests", nil)

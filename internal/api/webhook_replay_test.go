@@ -8,6 +8,7 @@ import (
 
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
+	"petstore/internal/pgtest"
 )
 
 // replayed is the result of a replay, as a client sees it.
@@ -190,10 +191,7 @@ func TestReplayOfALongFeed(t *testing.T) {
 		total += got.Deliveries
 		after = got.Next
 	}
-	var distinct int
-	if err := p.db.QueryRow(t.Context(), "SELECT count(DISTINCT event_id) FROM webhook_deliveries WHERE type = 'pet.created'").Scan(&distinct); err != nil {
-		t.Fatal(err)
-	}
+	distinct := pgtest.Read[int](t, p.db, "SELECT count(DISTINCT event_id) FROM webhook_deliveries WHERE type = 'pet.created'")
 	if want := events / 2; total != want || distinct != want || requests != 3 {
 		t.Errorf("%d requests made %d deliveries of %d events, want 3 requests and %d events", requests, total, distinct, want)
 	}

@@ -15,6 +15,7 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/egress"
+	"petstore/internal/pgtest"
 	"petstore/internal/standardwebhooks"
 	"petstore/internal/webhook"
 )
@@ -353,10 +354,7 @@ func TestTestWebhook(t *testing.T) {
 	if listed := walk[delivery](p, hook.path()+"/deliveries"); len(listed) != 1 || cmp.Diff(made, listed[0]) != "" {
 		t.Errorf("deliveries %+v, want %+v", listed, made)
 	}
-	var text []byte
-	if err := p.db.QueryRow(t.Context(), "SELECT body FROM webhook_deliveries WHERE id = $1", made.ID).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
+	text := pgtest.Read[[]byte](t, p.db, "SELECT body FROM webhook_deliveries WHERE id = $1", made.ID)
 	var body feedEvent
 	if err := json.Unmarshal(text, &body); err != nil || time.Since(body.Timestamp) > time.Minute {
 		t.Errorf("event %s: %v", text, err)

@@ -82,11 +82,7 @@ func (f *feed) sandbox() *feed {
 // open opens a pool as a worker has it.
 func (f *feed) open() *postgres.DB {
 	f.t.Helper()
-	database, err := postgres.Open(f.t.Context(), f.owner.URL, delivery.Connections)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(database.Close)
+	database := pgtest.Open(f.t, f.owner.URL, delivery.Connections)
 	database.WaitAtMost(30 * time.Second) // on a busy machine
 	return database
 }
@@ -234,18 +230,13 @@ func (f *feed) message() string {
 
 func (f *feed) exec(sql string, args ...any) {
 	f.t.Helper()
-	if _, err := f.owner.Pool.Exec(f.t.Context(), sql, args...); err != nil {
-		f.t.Fatal(err)
-	}
+	pgtest.Exec(f.t, f.owner.Pool, sql, args...)
 }
 
 // read returns the single value of a query.
 func read[T any](f *feed, sql string, args ...any) (value T) {
 	f.t.Helper()
-	if err := f.owner.Pool.QueryRow(f.t.Context(), sql, args...).Scan(&value); err != nil {
-		f.t.Fatal(err)
-	}
-	return value
+	return pgtest.Read[T](f.t, f.owner.Pool, sql, args...)
 }
 
 // await waits until a query returns a value.

@@ -275,14 +275,8 @@ func TestLockedWebhook(t *testing.T) {
 	id := f.webhook(to.url)
 	f.webhook(other.url)
 	f.work()
-	holder, err := f.owner.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
-	if _, err := holder.Exec(t.Context(), "SELECT FROM webhooks WHERE account_id = $1 AND id = $2 FOR UPDATE", f.account, id); err != nil {
-		t.Fatal(err)
-	}
+	holder := pgtest.Begin(t, f.owner.Pool)
+	pgtest.Exec(t, holder, "SELECT FROM webhooks WHERE account_id = $1 AND id = $2 FOR UPDATE", f.account, id)
 	f.emit(pets(1, 3)...)
 	other.await(3)
 	if got := to.count(); got > 0 {

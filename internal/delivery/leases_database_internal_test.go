@@ -107,11 +107,7 @@ const firstAccount, number = 100_001, 7
 func newLab(t *testing.T, tracers ...pgx.QueryTracer) *lab {
 	t.Helper()
 	owner := pgtest.New(t)
-	database, err := postgres.Open(t.Context(), owner.URL, Connections, tracers...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(database.Close)
+	database := pgtest.Open(t, owner.URL, Connections, tracers...)
 	database.WaitAtMost(30 * time.Second) // on a busy machine
 	options := Options{
 		DB: database, Vault: &webhook.Vault{}, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
@@ -119,17 +115,13 @@ func newLab(t *testing.T, tracers ...pgx.QueryTracer) *lab {
 	}
 	l := &lab{t: t, owner: owner, worker: New(options), newcomer: New(options), queries: db.New(database)}
 	l.worker.TakeOver()
-	if l.began, err = l.queries.Clock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	l.began = pgtest.Read[time.Time](t, owner.Pool, "SELECT statement_timestamp()")
 	return l
 }
 
 func (l *lab) exec(sql string, args ...any) {
 	l.t.Helper()
-	if _, err := l.owner.Pool.Exec(l.t.Context(), sql, args...); err != nil {
-		l.t.Fatal(err)
-	}
+	pgtest.Exec(l.t, l.owner.Pool, sql, args...)
 }
 
 // endpointOf returns the webhook of a trial.
@@ -472,10 +464,7 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 			after[i], err = l.try(t.Context(), to, o.second, o.waiting)
 			return err
 		}
-		holder, err := l.owner.Pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		holder := pgtest.Begin(t, l.owner.Pool)
 		if err := l.hold(t.Context(), db.New(holder), to, o.first, o.holder); err != nil {
 			t.Fatal(err)
 		}
@@ -491,6 +480,7 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- second() }()
+		var err error
 		poll := time.NewTicker(time.Millisecond)
 		for waiters := 0; waiters == 0 && len(done) == 0 && err == nil; <-poll.C {
 			if waiters, err = pgtest.LockWaiters(t.Context(), l.owner.Pool); waiters > 0 {
@@ -532,13 +522,8 @@ func TestRenewBesideLock(t *testing.T) {
 		l.worker.leases[d] = true
 		locked = append(locked, d)
 	}
-	holder, err := l.owner.Pool.Begin(t.Context())
-	if err == nil {
-		_, err = holder.Exec(t.Context(), "SELECT FROM webhooks WHERE account_id = $1 AND id <> $2 FOR UPDATE", free.AccountID, free.WebhookID)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := pgtest.Begin(t, l.owner.Pool)
+	pgtest.Exec(t, holder, "SELECT FROM webhooks WHERE account_id = $1 AND id <> $2 FOR UPDATE", free.AccountID, free.WebhookID)
 	l.worker.renewLeases(t.Context())
 	if waited := strings.Count(log.String(), "webhook that is locked"); free.isExpired() || waited != few {
 		t.Errorf("the free one is expired: %t, and %d waited\n%s", free.isExpired(), waited, &log)

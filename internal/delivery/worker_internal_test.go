@@ -262,10 +262,7 @@ func (l *lab) sweepAll(which string, isReachable func(accountID int64) bool) {
 		l.t.Fatal(err)
 	}
 	l.worker.changed.wait()
-	var unsettled []int64
-	if err := l.owner.Pool.QueryRow(l.t.Context(), "SELECT coalesce(array_agg(account_id), '{}') FROM webhooks WHERE unsettled_after IS NOT NULL").Scan(&unsettled); err != nil {
-		l.t.Fatal(err)
-	}
+	unsettled := pgtest.Read[[]int64](l.t, l.owner.Pool, "SELECT coalesce(array_agg(account_id), '{}') FROM webhooks WHERE unsettled_after IS NOT NULL")
 	undispatched := 0
 	for i := range page + 3 {
 		to := endpointOf(i)
@@ -553,14 +550,8 @@ func TestIdleWorker(t *testing.T) {
 	l.store([]trial{{stored: sound}})
 	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
 	l.exec("UPDATE webhooks SET failing_since = now()")
-	holder, err := l.owner.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is written
-	if _, err := holder.Exec(t.Context(), "SELECT FROM webhooks FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	holder := pgtest.Begin(t, l.owner.Pool)
+	pgtest.Exec(t, holder, "SELECT FROM webhooks FOR UPDATE")
 	began := time.Now()
 	l.worker.Run(ctx)
 	took := time.Since(began)

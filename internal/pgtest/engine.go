@@ -43,8 +43,9 @@ func Not(t testing.TB, engine Engine, reason string) {
 // than most of what tests wait for.
 const pollInterval = 2 * time.Millisecond
 
-// querier is a connection or a pool.
+// querier is a connection, a pool or a transaction.
 type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 

@@ -56,15 +56,15 @@ func TestDatabasesAreSeparate(t *testing.T) {
 		t.Fatal(err)
 	}
 	const tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename = 'mine', tablename"
-	others := names(t, other.Pool, tables)
+	others := pgtest.List[string](t, other.Pool, tables)
 	checkReplica(t, one)
 	if !slices.Contains(others, "pets") {
 		t.Errorf("the tables of a migrated database are %v", others)
 	}
-	if diff := cmp.Diff(append(others, "mine"), names(t, one.Pool, tables)); diff != "" {
+	if diff := cmp.Diff(append(others, "mine"), pgtest.List[string](t, one.Pool, tables)); diff != "" {
 		t.Errorf("the tables of one database (-want +got):\n%s", diff)
 	}
-	if got := names(t, empty.Pool, tables); len(got) != 0 {
+	if got := pgtest.List[string](t, empty.Pool, tables); len(got) != 0 {
 		t.Errorf("an empty database has %v", got)
 	}
 	shared, err := pgtest.Shared()
@@ -72,11 +72,11 @@ func TestDatabasesAreSeparate(t *testing.T) {
 	if err != nil || againErr != nil || shared != again || shared.OwnerURL == one.OwnerURL {
 		t.Fatalf("the shared database is %+v and then %+v, %v", shared, again, err)
 	}
-	if diff := cmp.Diff(others, names(t, shared.Pool, tables)); diff != "" {
+	if diff := cmp.Diff(others, pgtest.List[string](t, shared.Pool, tables)); diff != "" {
 		t.Errorf("the tables of the shared database (-want +got):\n%s", diff)
 	}
 	// without it, the server could stop, or another process drop these databases
-	if locks := names(t, one.Pool, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted"); len(locks) == 0 {
+	if locks := pgtest.List[string](t, one.Pool, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted"); len(locks) == 0 {
 		t.Error("this process does not hold the lock of the server's users")
 	}
 	if os.Getenv(failEnv) != "" {
@@ -100,7 +100,7 @@ func checkReplica(t *testing.T, database *pgtest.Database) {
 	}
 	defer replica.Close()
 	const who = "SELECT unnest(ARRAY[pg_is_in_recovery()::text, session_user])"
-	if got := names(t, replica, who); got[0] != "true" || !strings.HasSuffix(got[1], "_serving") {
+	if got := pgtest.List[string](t, replica, who); got[0] != "true" || !strings.HasSuffix(got[1], "_serving") {
 		t.Errorf("pg_is_in_recovery() and the user of the standby are %v", got)
 	}
 	for i := range 20 {
@@ -108,7 +108,7 @@ func checkReplica(t *testing.T, database *pgtest.Database) {
 		if _, err := database.Pool.Exec(t.Context(), "INSERT INTO accounts (name) VALUES ($1)", name); err != nil {
 			t.Fatal(err)
 		}
-		if found := names(t, replica, "SELECT name FROM accounts WHERE name = $1", name); len(found) != 1 {
+		if found := pgtest.List[string](t, replica, "SELECT name FROM accounts WHERE name = $1", name); len(found) != 1 {
 			t.Errorf("%s is missing on the standby", name)
 		}
 	}
@@ -155,7 +155,7 @@ func TestServerDoesNotOwn(t *testing.T) {
 	}
 	defer server.Close()
 	const who = "SELECT unnest(ARRAY[current_database(), session_user])::text"
-	serving, owner := names(t, server, who), names(t, database.Pool, who)
+	serving, owner := pgtest.List[string](t, server, who), pgtest.List[string](t, database.Pool, who)
 	if serving[0] != owner[0] || serving[1] == owner[1] || !strings.HasSuffix(serving[1], "_serving") {
 		t.Errorf("the server has the database and role %v, the test has %v", serving, owner)
 	}
@@ -184,7 +184,7 @@ func TestEmpty(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
 	t.Logf("url=%s", database.OwnerURL)
-	if names(t, database.Pool, "SELECT 'works'")[0] != "works" {
+	if pgtest.List[string](t, database.Pool, "SELECT 'works'")[0] != "works" {
 		t.Error("the database does not work")
 	}
 }
@@ -204,7 +204,7 @@ func TestRunsShareOneServer(t *testing.T) {
 		t.Errorf("want one line about the server in:\n%s", lines)
 	}
 	postgres := connect(t, first.url, "postgres")
-	template := names(t, postgres, "SELECT datname::text FROM pg_database WHERE datistemplate AND datname LIKE 'petstore%'")
+	template := pgtest.List[string](t, postgres, "SELECT datname::text FROM pg_database WHERE datistemplate AND datname LIKE 'petstore%'")
 	if len(template) != 1 {
 		t.Fatalf("the templates are %v, want one", template)
 	}
@@ -213,13 +213,13 @@ func TestRunsShareOneServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the first runs have left the server", func() bool {
-		return len(names(t, postgres, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'")) == 0
+		return len(pgtest.List[string](t, postgres, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'")) == 0
 	})
 	next := user.run()
 	if !next.passed || exists(t, first.url) || !exists(t, next.url) {
 		t.Fatalf("the next run:\n%s", next.output)
 	}
-	left := names(t, postgres, "SELECT datname::text FROM pg_database WHERE datname LIKE 'petstore%' ORDER BY datistemplate DESC")
+	left := pgtest.List[string](t, postgres, "SELECT datname::text FROM pg_database WHERE datname LIKE 'petstore%' ORDER BY datistemplate DESC")
 	if len(left) != 5 || left[0] != template[0] {
 		t.Errorf("after the next run there are %v, want the template and four databases of that run", left)
 	}
@@ -271,7 +271,7 @@ func TestForeignServer(t *testing.T) {
 	eventually(t, "the next run drops it", func() bool { return user.run().passed && !exists(t, failed.url) })
 
 	prefix := regexp.MustCompile("petstore_test_[0-9a-f]{8}_").FindString(failed.url)
-	left := names(t, server.Pool, "SELECT datname::text FROM pg_database WHERE starts_with(datname, $1)", prefix)
+	left := pgtest.List[string](t, server.Pool, "SELECT datname::text FROM pg_database WHERE starts_with(datname, $1)", prefix)
 	if len(left) != 1 {
 		t.Errorf("the runs leave %v, want the template", left)
 	}
@@ -443,19 +443,6 @@ func connect(t *testing.T, address, database string) *pgxpool.Pool {
 	}
 	t.Cleanup(pool.Close)
 	return pool
-}
-
-func names(t *testing.T, pool *pgxpool.Pool, query string, args ...any) []string {
-	t.Helper()
-	rows, err := pool.Query(t.Context(), query, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return names
 }
 
 // serverOf returns a URL without its database.

@@ -83,9 +83,7 @@ var planExceptions = map[string]struct{ kind, why string }{
 func TestPlansOnCitus(t *testing.T) {
 	t.Parallel()
 	queries := (&served{Database: pgtest.New(t)}).prepareQueries(t)
-	if _, err := queries.Exec(t.Context(), "RESET plan_cache_mode"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, queries, "RESET plan_cache_mode")
 	want, got := map[string]string{}, map[string]string{}
 	for name, exception := range planExceptions {
 		want[name] = exception.kind
@@ -111,9 +109,7 @@ func TestPlansOnCitus(t *testing.T) {
 func TestSweepsOfAccounts(t *testing.T) {
 	t.Parallel()
 	queries := (&served{Database: pgtest.New(t)}).prepareQueries(t)
-	if _, err := queries.Exec(t.Context(), "RESET plan_cache_mode"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, queries, "RESET plan_cache_mode")
 	ofAccounts := maps.Clone(literals)
 	ofAccounts[pgtype.BoolOID] = "'false'" // every
 	for _, name := range []string{"DispatchAccounts", "DrainWebhooks", "WebhooksToSettle", "FeedEnds"} {
@@ -226,9 +222,7 @@ func TestDistribute(t *testing.T) {
 	if got := kinds(t, database); len(got) > 0 {
 		t.Errorf("up has distributed %v", got)
 	}
-	if _, err := database.Pool.Exec(t.Context(), someRows); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, someRows)
 	before := constraints(t, database)
 	var steps []string
 	if err := m.Distribute(t.Context(), func(step string, _ time.Duration) { steps = append(steps, step) }); err != nil {
@@ -385,9 +379,7 @@ func TestStorageOfShards(t *testing.T) {
 func TestLaterMigrations(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), someRows); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, someRows)
 	m, err := postgres.OpenMigrationsOf(t.Context(), database.OwnerURL, laterMigrations(t))
 	if err != nil {
 		t.Fatal(err)
@@ -435,9 +427,7 @@ func wantPets(t *testing.T, database *pgtest.Database, want int) {
 func TestServingRoleOnCitus(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), someRows); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, someRows)
 	serving := open(t, database.URL, 2)
 	var pets int
 	if err := serving.QueryRow(t.Context(), "SELECT count(id) FROM pets WHERE account_id = 1001").Scan(&pets); err != nil || pets != 100 {
@@ -461,9 +451,7 @@ func TestServingRoleOnCitus(t *testing.T) {
 func TestLostWorkerOnCitus(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), someRows); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, someRows)
 	const restock = "UPDATE inventory SET quantity = quantity + 1"
 	for what, test := range map[string]struct{ write, next, state string }{
 		"a commit on one worker":         {restock + " WHERE account_id = 1001", "COMMIT", "XX000"},
@@ -479,9 +467,7 @@ func TestLostWorkerOnCitus(t *testing.T) {
 			}
 			defer conn.Release()
 			for _, sql := range []string{"BEGIN", test.write} {
-				if _, err := conn.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
+				pgtest.Exec(t, conn, sql)
 			}
 			before := contentsOf(t, database)
 			loseWorkers(t, database)
@@ -502,10 +488,7 @@ func TestLostWorkerOnCitus(t *testing.T) {
 // contentsOf returns what the transactions of TestLostWorkerOnCitus change.
 func contentsOf(t *testing.T, database *pgtest.Database) (contents string) {
 	t.Helper()
-	if err := database.Pool.QueryRow(t.Context(), "SELECT (SELECT sum(quantity) FROM inventory) || (SELECT string_agg(name, ' ' ORDER BY id) FROM accounts)").Scan(&contents); err != nil {
-		t.Fatal(err)
-	}
-	return contents
+	return pgtest.Read[string](t, database.Pool, "SELECT (SELECT sum(quantity) FROM inventory) || (SELECT string_agg(name, ' ' ORDER BY id) FROM accounts)")
 }
 
 // loseWorkers ends the sessions of a coordinator on its workers.

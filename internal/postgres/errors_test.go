@@ -34,9 +34,7 @@ const anyState = "*"
 func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	if _, err := database.Pool.Exec(t.Context(), "CREATE TABLE ones (id int PRIMARY KEY, other int REFERENCES ones); INSERT INTO ones VALUES (1)"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "CREATE TABLE ones (id int PRIMARY KEY, other int REFERENCES ones); INSERT INTO ones VALUES (1)")
 	exec := func(pool *postgres.DB, sql string) error {
 		_, err := pool.Exec(t.Context(), sql)
 		return err
@@ -58,28 +56,19 @@ func TestUnavailable(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Release()
-			if _, err := database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1::int, 10000::bigint)", conn.Conn().PgConn().PID()); err != nil {
-				t.Fatal(err)
-			}
+			pgtest.Exec(t, database.Pool, "SELECT pg_terminate_backend($1::int, 10000::bigint)", conn.Conn().PgConn().PID())
 			_, err = conn.Exec(t.Context(), "SELECT")
 			return err
 		}},
 		"idle transaction timeout": {lost: true, state: anyState, fail: func(t *testing.T) error {
 			t.Helper()
 			pool := open(t, database.URL, 1, "idle_in_transaction_session_timeout", "50ms")
-			idle, err := pool.Pool().Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = idle.Rollback(t.Context()) }()
+			idle := pgtest.Begin(t, pool.Pool())
 			eventually(t, "broken connection", func() bool {
-				var alive bool
-				if err := database.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", idle.Conn().PgConn().PID()).Scan(&alive); err != nil {
-					t.Fatal(err)
-				}
+				alive := pgtest.Read[bool](t, database.Pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", idle.Conn().PgConn().PID())
 				return !alive
 			})
-			_, err = idle.Exec(t.Context(), "SELECT")
+			_, err := idle.Exec(t.Context(), "SELECT")
 			return err
 		}},
 		"dropped database": {state: "3D000", fail: func(t *testing.T) error {
@@ -236,9 +225,7 @@ type counter struct {
 func newCounter(t *testing.T) *counter {
 	t.Helper()
 	c := &counter{t: t, pool: open(t, pgtest.NewEmpty(t).URL, 8)}
-	if _, err := c.pool.Exec(t.Context(), "CREATE TABLE counters (id int PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO counters (id) VALUES (1)"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, c.pool, "CREATE TABLE counters (id int PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO counters (id) VALUES (1)")
 	return c
 }
 

@@ -46,9 +46,7 @@ func newRole(t *testing.T, database *pgtest.Database, options string) string {
 	t.Helper()
 	role := "petstore_test_" + strings.ToLower(rand.Text()[:8])
 	owner := open(t, database.OwnerURL, 1) // closed after the role is dropped
-	if _, err := owner.Exec(t.Context(), fmt.Sprintf("CREATE ROLE %s %s", role, options)); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, owner, fmt.Sprintf("CREATE ROLE %s %s", role, options))
 	t.Cleanup(func() {
 		for _, statement := range []string{"DROP OWNED BY " + role, "DROP ROLE " + role} {
 			if _, err := owner.Exec(context.WithoutCancel(t.Context()), statement); err != nil {
@@ -123,9 +121,7 @@ func TestServingPrivileges(t *testing.T) {
 		"GRANT ALL ON ALL TABLES IN SCHEMA public TO ", "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ", "GRANT CREATE ON SCHEMA public TO PUBLIC, ",
 		"GRANT EXECUTE ON FUNCTION maintain_events() TO PUBLIC, ",
 	} {
-		if _, err := s.Pool.Exec(t.Context(), statement+s.role); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, s.Pool, statement+s.role)
 	}
 	if err := s.migrations.GrantServing(t.Context(), s.role); err != nil {
 		t.Fatal(err)
@@ -152,10 +148,7 @@ func TestServingPrivileges(t *testing.T) {
 func TestGrantServing(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
-	var owner string
-	if err := s.Pool.QueryRow(t.Context(), "SELECT current_user::text").Scan(&owner); err != nil {
-		t.Fatal(err)
-	}
+	owner := pgtest.Read[string](t, s.Pool, "SELECT current_user::text")
 	for role, want := range map[string]string{
 		"nobody_at_all":                     "CREATE ROLE",
 		owner:                               "can change the schema",
@@ -179,11 +172,9 @@ func TestGrantServing(t *testing.T) {
 		}
 	}
 
-	if _, err := s.Pool.Exec(t.Context(), `
+	pgtest.Exec(t, s.Pool, `
 		INSERT INTO goose_db_version (version_id, is_applied) SELECT max(version_id) + 1, true FROM goose_db_version;
-		CREATE TABLE later (id int); GRANT SELECT, DELETE ON later, messages TO `+s.role); err != nil {
-		t.Fatal(err)
-	}
+		CREATE TABLE later (id int); GRANT SELECT, DELETE ON later, messages TO `+s.role)
 	ahead := s.privileges(t)
 	if err := s.migrations.GrantServing(t.Context(), s.role); !errors.Is(err, postgres.ErrLaterSchema) {
 		t.Errorf("granting in the schema of a later release: %v", err)
@@ -197,7 +188,7 @@ func TestGrantServing(t *testing.T) {
 // (name) ON pets".
 func (s *served) privileges(t *testing.T) []string {
 	t.Helper()
-	rows, err := s.Pool.Query(t.Context(), `
+	all := pgtest.List[string](t, s.Pool, `
 		WITH tables AS (
 			SELECT oid, relname FROM pg_class
 			WHERE relkind IN ('r', 'p', 'v', 'm', 'f') AND relnamespace = 'public'::regnamespace
@@ -212,13 +203,6 @@ func (s *served) privileges(t *testing.T) []string {
 		JOIN pg_attribute ON attrelid = tables.oid AND attnum > 0 AND NOT attisdropped
 		CROSS JOIN unnest('{SELECT,INSERT,UPDATE,REFERENCES}'::text[]) AS p (name)
 		WHERE has_column_privilege($1, tables.oid, attnum, p.name)`, s.role)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
 	slices.Sort(all)
 	return all
 }
@@ -276,9 +260,7 @@ func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 	}
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	// A generic plan: a plan for NULL might omit a table.
-	if _, err := conn.Exec(t.Context(), "SET plan_cache_mode = force_generic_plan"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, conn, "SET plan_cache_mode = force_generic_plan")
 	p := &preparedQueries{conn, s.role, queries, map[string]string{}}
 	for name, query := range queries {
 		prepared, err := conn.Prepare(t.Context(), "p_"+name, query)
@@ -304,13 +286,9 @@ func (p *preparedQueries) rejected(t *testing.T, without string) (names []string
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	if without != "" {
-		if _, err := tx.Exec(t.Context(), "REVOKE "+without+" FROM "+p.role); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, tx, "REVOKE "+without+" FROM "+p.role)
 	}
-	if _, err := tx.Exec(t.Context(), "SET LOCAL ROLE "+p.role); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, tx, "SET LOCAL ROLE "+p.role)
 	_, table, _ := strings.Cut(without, " ON ")
 	for name, explain := range p.explain {
 		if !strings.Contains(p.queries[name], table) {

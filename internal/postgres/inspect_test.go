@@ -45,9 +45,7 @@ func TestOverdueWebhooks(t *testing.T) {
 		SELECT 1, 'wh_' || lpad(number::text, 32, '0'), 'https://hook.example', '{*}', '\x00', after, now() + lease::interval
 		FROM (VALUES (1, 0, NULL), (2, 2, NULL), (3, 3, NULL), (4, 0, '1 hour')) AS made (number, after, lease)`,
 	} {
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 	}
 	want := postgres.WebhookState{Enabled: 4, Overdue: 2}
 	if got, err := open(t, database.URL, 1).Webhooks(t.Context()); err != nil || got != want {

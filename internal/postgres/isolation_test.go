@@ -227,15 +227,7 @@ func collector(t *testing.T) func(sql string) []string {
 	pool := pgtest.New(t).Pool
 	return func(sql string) []string {
 		t.Helper()
-		rows, err := pool.Query(t.Context(), sql, storeTables)
-		if err != nil {
-			t.Fatal(err)
-		}
-		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return names
+		return pgtest.List[string](t, pool, sql, storeTables)
 	}
 }
 
@@ -307,14 +299,12 @@ func TestStoresAreCopiedAndDeleted(t *testing.T) {
 func TestReferencesAcrossAccounts(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t).Pool
-	if _, err := pool.Exec(t.Context(), `
+	pgtest.Exec(t, pool, `
 		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
 		INSERT INTO account_state (account_id) VALUES (1), (2);
 		INSERT INTO categories (account_id, id, name, name_key) VALUES (1, 10, 'Dogs', 'dogs'), (2, 20, 'Dogs', 'dogs');
 		INSERT INTO pets (account_id, id, category_id, name, name_key) VALUES (1, 100, 10, 'Rex', 'rex'), (2, 200, 20, 'Rex', 'rex');
-		INSERT INTO orders (account_id, id, pet_id, quantity) VALUES (1, 1000, 100, 1)`); err != nil {
-		t.Fatal(err)
-	}
+		INSERT INTO orders (account_id, id, pet_id, quantity) VALUES (1, 1000, 100, 1)`)
 	const notSupported = "0A000" // Citus rejects a change of the account itself
 	for _, statement := range []string{
 		"INSERT INTO pets (account_id, id, category_id, name, name_key) VALUES (1, 101, 20, 'Rex', 'rex')",
@@ -340,19 +330,12 @@ func TestSampleGetLooksAtOneAccount(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "its plan depends on the values")
 	queries := (&served{Database: pgtest.New(t)}).prepareQueries(t)
-	_, err := queries.Exec(t.Context(), `
+	pgtest.Exec(t, queries, `
 		INSERT INTO accounts (name) SELECT n FROM generate_series(1, 100) AS n;
 		INSERT INTO accounts (kind, parent_id, name) SELECT 'sample', id, n FROM accounts CROSS JOIN generate_series(1, 20) AS n;
 		ANALYZE accounts; SET enable_seqscan = off`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, err := queries.Query(t.Context(), queries.explain["SampleGet"], pgx.QueryExecModeSimpleProtocol)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if plan := strings.Join(lines, "\n"); err != nil || !strings.Contains(plan, "Index Cond: ((parent_id = $1) AND (name = $2))") {
-		t.Errorf("%v, the plan is\n%s", err, plan)
+	plan := strings.Join(pgtest.List[string](t, queries, queries.explain["SampleGet"], pgx.QueryExecModeSimpleProtocol), "\n")
+	if !strings.Contains(plan, "Index Cond: ((parent_id = $1) AND (name = $2))") {
+		t.Errorf("the plan is\n%s", plan)
 	}
 }

@@ -101,9 +101,7 @@ func await[T any](t *testing.T, what string, reports <-chan T) T {
 
 func notify(t *testing.T, database *pgtest.Database, payload string) {
 	t.Helper()
-	if _, err := database.Pool.Exec(t.Context(), "SELECT pg_notify('some Channel', $1)", payload); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "SELECT pg_notify('some Channel', $1)", payload)
 }
 
 func TestListener(t *testing.T) {
@@ -235,7 +233,7 @@ func TestListenerHearsBeforeItIsAlive(t *testing.T) {
 	const waiting, more = 50, 1000
 	var connected, sent atomic.Bool
 	reports := make(chan string, more) // "alive" and payloads
-	pool, err := postgres.Open(t.Context(), pgtest.StartPooler(t, database.URL).URL+"&default_query_exec_mode=exec", 4, tracer(func() {
+	pool := pgtest.Open(t, pgtest.StartPooler(t, database.URL).URL+"&default_query_exec_mode=exec", 4, tracer(func() {
 		if connected.Load() && sent.CompareAndSwap(false, true) {
 			_, err := database.Pool.Exec(t.Context(), "SELECT pg_notify('some Channel', n::text) FROM generate_series(1, $1::int) AS n", waiting)
 			if err != nil {
@@ -244,10 +242,6 @@ func TestListenerHearsBeforeItIsAlive(t *testing.T) {
 			reports <- "sent"
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
 	if err := pool.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func openMigrations(t *testing.T, url string) *postgres.Migrations {
 // schema describes the whole schema, one line per object.
 func schema(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), `
+	return pgtest.List[string](t, pool, `
 		WITH ours AS (
 			SELECT c.oid, c.relname, c.relkind
 			FROM pg_class c
@@ -80,14 +80,6 @@ func schema(t *testing.T, pool *pgxpool.Pool) []string {
 		SELECT format('type %s', t.typname) FROM pg_type t
 		WHERE t.typnamespace = 'public'::regnamespace AND t.typtype IN ('d', 'e') -- domains and enums
 		ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lines
 }
 
 func versions(migrations []postgres.Migration) []int64 {
@@ -200,9 +192,7 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 	role, roleURL := database.NewRole(t)
 	grant := "GRANT CREATE ON SCHEMA public TO " + pgx.Identifier{role}.Sanitize()
 	for _, sql := range append(postgres.RoleSettings(role), grant) {
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 	}
 	files := fstest.MapFS{"00001_settings.sql": {Data: []byte("-- +goose Up\n" +
 		"CREATE TABLE settings AS SELECT name, setting FROM pg_settings\nWHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'enable_seqscan', 'client_connection_check_interval');\n" +
@@ -215,11 +205,10 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 		if _, err := m.Up(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		rows, _ := database.Pool.Query(t.Context(), "SELECT name || '=' || setting FROM settings ORDER BY name")
-		got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		got := pgtest.List[string](t, database.Pool, "SELECT name || '=' || setting FROM settings ORDER BY name")
 		want := []string{"client_connection_check_interval=1000", "enable_seqscan=on", "idle_in_transaction_session_timeout=0", "lock_timeout=" + lockTimeout, "statement_timeout=0"}
-		if diff := gocmp.Diff(want, got); err != nil || diff != "" {
-			t.Errorf("settings of a migration: %v (-want +got):\n%s", err, diff)
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Errorf("settings of a migration (-want +got):\n%s", diff)
 		}
 		if _, err := m.Down(t.Context()); err != nil {
 			t.Error(err)
@@ -273,9 +262,7 @@ func TestSchemaFit(t *testing.T) {
 	} {
 		statement := fmt.Sprintf("DELETE FROM goose_db_version WHERE version_id > %d; INSERT INTO goose_db_version (version_id, is_applied) VALUES (%[1]d, true); %s",
 			test.version, cmp.Or(test.comment, "COMMENT ON TABLE goose_db_version IS NULL"))
-		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, statement)
 		if got, err := pool.SchemaFit(t.Context()); err != nil || got != test.want {
 			t.Errorf("%s: the schema is %q (%v), want %q", test.what, got, err, test.want)
 		} else if hasProblem := got.Problem() != ""; hasProblem != (test.want != postgres.SchemaFits) {

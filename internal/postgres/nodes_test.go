@@ -26,14 +26,7 @@ func TestHashOf(t *testing.T) {
 	for range 1000 {
 		ids = append(ids, int64(rand.Uint64()>>rand.N(64)))
 	}
-	rows, err := pgtest.New(t).Pool.Query(t.Context(), "SELECT hashint8(id) FROM unnest($1::bigint[]) WITH ORDINALITY AS given (id, n) ORDER BY n", ids)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := pgx.CollectRows(rows, pgx.RowTo[int32])
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := pgtest.List[int32](t, pgtest.New(t).Pool, "SELECT hashint8(id) FROM unnest($1::bigint[]) WITH ORDINALITY AS given (id, n) ORDER BY n", ids)
 	for i, id := range ids {
 		if got := postgres.HashOf(id); got != want[i] {
 			t.Errorf("hash of %d: %d, want %d", id, got, want[i])
@@ -56,9 +49,7 @@ func newNodesTest(t *testing.T, maxConns int) *nodesTest {
 	pgtest.Not(t, pgtest.Citus, "the database has real nodes")
 	pgtest.Not(t, pgtest.PgBouncer, "the time limits of the session must be off")
 	database := pgtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), pgtest.TwoNodes); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, pgtest.TwoNodes)
 	proxy := startProxy(t, database.OwnerURL)
 	pool := open(t, proxy.url, maxConns, "statement_timeout", "0", "lock_timeout", "0")
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -84,14 +75,10 @@ func (n *nodesTest) freeze() (thaw func()) {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(func() { _ = node.Close(context.WithoutCancel(n.t.Context())) })
-	if _, err := node.Exec(n.t.Context(), "SELECT pg_advisory_lock(2)"); err != nil {
-		n.t.Fatal(err)
-	}
+	pgtest.Exec(n.t, node, "SELECT pg_advisory_lock(2)")
 	return func() {
 		n.t.Helper()
-		if _, err := node.Exec(n.t.Context(), "SELECT pg_advisory_unlock(2)"); err != nil {
-			n.t.Fatal(err)
-		}
+		pgtest.Exec(n.t, node, "SELECT pg_advisory_unlock(2)")
 	}
 }
 
@@ -187,14 +174,8 @@ func TestFrozenCoordinator(t *testing.T) {
 func TestStuckLook(t *testing.T) {
 	t.Parallel()
 	n := newNodesTest(t, 4)
-	tx, err := n.database.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE pg_dist_shard"); err != nil {
-		t.Fatal(err)
-	}
+	tx := pgtest.Begin(t, n.database.Pool)
+	pgtest.Exec(t, tx, "LOCK TABLE pg_dist_shard")
 	ctx, cancel := context.WithCancel(t.Context())
 	var log lines
 	var following sync.WaitGroup
@@ -209,14 +190,10 @@ func TestStuckLook(t *testing.T) {
 func TestDeadNode(t *testing.T) {
 	t.Parallel()
 	n := newNodesTest(t, 4)
-	if _, err := n.Exec(t.Context(), "INSERT INTO dead VALUES (2)"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, n, "INSERT INTO dead VALUES (2)")
 	eventually(t, "the node is lost", func() bool { return n.run(n.second) != nil && n.HasLostNode() })
 	n.wantLost()
-	if _, err := n.Exec(t.Context(), "DELETE FROM dead"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, n, "DELETE FROM dead")
 	eventually(t, "the node works", func() bool { return n.run(n.second) == nil })
 }
 

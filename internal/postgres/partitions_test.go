@@ -33,21 +33,7 @@ const wantedPartitions = `
 // partitionsOf returns the names of the partitions of events, sorted.
 func partitionsOf(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
-	return collect(t, pool, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'events'::regclass ORDER BY 1")
-}
-
-// collect returns the only column of a query.
-func collect(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) []string {
-	t.Helper()
-	rows, err := pool.Query(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return pgtest.List[string](t, pool, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'events'::regclass ORDER BY 1")
 }
 
 // addOldPartitions gives events the partitions of some weeks before this one. Each has an
@@ -76,9 +62,7 @@ func addOldPartitions(t *testing.T, pool *pgxpool.Pool, weeks int) {
 // dropPartition drops a partition of events.
 func dropPartition(t *testing.T, pool *pgxpool.Pool, name string) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), "DROP TABLE "+name); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, "DROP TABLE "+name)
 }
 
 // maintain calls maintain_events, and returns the number of partitions that it has created
@@ -100,7 +84,7 @@ func TestEventPartitions(t *testing.T) {
 	t.Parallel()
 	const old = 10 // weeks
 	database := pgtest.New(t)
-	want := collect(t, database.Pool, wantedPartitions, 0)
+	want := pgtest.List[string](t, database.Pool, wantedPartitions, 0)
 	if diff := cmp.Diff(want, partitionsOf(t, database.Pool)); diff != "" {
 		t.Fatalf("partitions after the migration (-want +got):\n%s", diff)
 	}
@@ -111,7 +95,7 @@ func TestEventPartitions(t *testing.T) {
 	addOldPartitions(t, database.Pool, old)
 	dropPartition(t, database.Pool, want[0])
 	dropPartition(t, database.Pool, want[4])
-	kept := collect(t, database.Pool, wantedPartitions, old)
+	kept := pgtest.List[string](t, database.Pool, wantedPartitions, old)
 	if changed, want := maintain(t, serving), 2+old+5-len(kept); changed != want {
 		t.Errorf("%d partitions changed, want %d", changed, want)
 	}
@@ -159,7 +143,7 @@ func TestEventPartitionsInAnySession(t *testing.T) {
 		JOIN pg_class ON oid = inhrelid
 		WHERE inhparent = 'events'::regclass
 		ORDER BY 1`
-	before, names := collect(t, database.Pool, bounds), partitionsOf(t, database.Pool)
+	before, names := pgtest.List[string](t, database.Pool, bounds), partitionsOf(t, database.Pool)
 	for _, setting := range [][2]string{
 		{"timezone", "Pacific/Kiritimati"},
 		{"timezone", "Pacific/Pago_Pago"},
@@ -177,9 +161,7 @@ func TestEventPartitionsInAnySession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Exec(t.Context(), "SELECT set_config($1, $2, false)", setting[0], setting[1]); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, conn, "SELECT set_config($1, $2, false)", setting[0], setting[1])
 		var changed int
 		if err := conn.QueryRow(t.Context(), "SELECT public.maintain_events()").Scan(&changed); err != nil || changed != len(names)-1 {
 			t.Errorf("%s: %d partitions: %v", setting, changed, err)
@@ -187,7 +169,7 @@ func TestEventPartitionsInAnySession(t *testing.T) {
 		if err := conn.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if diff := cmp.Diff(before, collect(t, database.Pool, bounds)); diff != "" {
+		if diff := cmp.Diff(before, pgtest.List[string](t, database.Pool, bounds)); diff != "" {
 			t.Errorf("%s (-before +after):\n%s", setting, diff)
 		}
 	}
@@ -202,17 +184,11 @@ func TestEventPartitionsBesideTransactions(t *testing.T) {
 	names := partitionsOf(t, database.Pool)
 	addOldPartitions(t, database.Pool, 8)
 	dropPartition(t, database.Pool, names[4])
-	kept := collect(t, database.Pool, wantedPartitions, 8)
-	old := slices.DeleteFunc(collect(t, database.Pool, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'events'::regclass"),
+	kept := pgtest.List[string](t, database.Pool, wantedPartitions, 8)
+	old := slices.DeleteFunc(pgtest.List[string](t, database.Pool, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'events'::regclass"),
 		func(name string) bool { return slices.Contains(kept, name) })
-	dump, err := database.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = dump.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := dump.Exec(t.Context(), "INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) SELECT 1, 3, now(), 0, 'store.reset', '/account', '{}' FROM (SELECT count(*) FROM events) AS counted"); err != nil {
-		t.Fatal(err)
-	}
+	dump := pgtest.Begin(t, database.Pool)
+	pgtest.Exec(t, dump, "INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) SELECT 1, 3, now(), 0, 'store.reset', '/account', '{}' FROM (SELECT count(*) FROM events) AS counted")
 	serving := open(t, database.URL, 1)
 	if changed := maintain(t, serving); changed != 1 {
 		t.Errorf("%d partitions changed beside a transaction, want the one that was missing", changed)
@@ -290,9 +266,7 @@ func TestEventPartitionsBesideOthers(t *testing.T) {
 			for _, name := range partitionsOf(t, database.Pool) {
 				dropPartition(t, database.Pool, name)
 			}
-			if _, err := database.Pool.Exec(t.Context(), inWeek(test.sql)); err != nil {
-				t.Fatal(err)
-			}
+			pgtest.Exec(t, database.Pool, inWeek(test.sql))
 			serving := open(t, database.URL, 1)
 			maintain(t, serving)
 			if diff := cmp.Diff(strings.Fields(inWeek(test.want)), partitionsOf(t, database.Pool)); diff != "" {
@@ -379,14 +353,8 @@ func TestMissingPartition(t *testing.T) {
 		return
 	}
 	dropPartition(t, database.Pool, partitionsOf(t, database.Pool)[0])
-	lock, err := database.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }() // it changes nothing
-	if _, err := lock.Exec(t.Context(), "LOCK TABLE events IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	lock := pgtest.Begin(t, database.Pool)
+	pgtest.Exec(t, lock, "LOCK TABLE events IN SHARE UPDATE EXCLUSIVE MODE")
 	for what, transact := range transactions {
 		if err := transact(100); !postgres.Unavailable(err) || !postgres.RolledBack(err) {
 			t.Errorf("%s without a partition: %v", what, err)
@@ -410,17 +378,11 @@ func TestPartitionReturns(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	dropPartition(t, database.Pool, partitionsOf(t, database.Pool)[0])
-	other, err := database.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := other.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('maintain_events', 0))"); err != nil {
-		t.Fatal(err)
-	}
+	other := pgtest.Begin(t, database.Pool)
+	pgtest.Exec(t, other, "SELECT pg_advisory_xact_lock(hashtextextended('maintain_events', 0))")
 	const attempts = 4
 	attempt := 0
-	_, err = postgres.Transact(t.Context(), open(t, database.URL, 4), func(ctx context.Context, tx pgx.Tx) (pgconn.CommandTag, error) {
+	_, err := postgres.Transact(t.Context(), open(t, database.URL, 4), func(ctx context.Context, tx pgx.Tx) (pgconn.CommandTag, error) {
 		tag, err := tx.Exec(ctx, "INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES (1, 1, now(), 0, 'x', '/', '{}')")
 		if attempt++; attempt == attempts {
 			if changed := maintain(t, other); changed != 1 {
@@ -445,17 +407,9 @@ func TestMaintainEventsEndsWithItsContext(t *testing.T) {
 	database := pgtest.New(t)
 	serving := open(t, database.URL, 4)
 	const slow = `CREATE OR REPLACE FUNCTION maintain_events() RETURNS int LANGUAGE sql AS $$ SELECT 0 FROM pg_advisory_xact_lock(21) $$`
-	if _, err := database.Pool.Exec(t.Context(), slow); err != nil {
-		t.Fatal(err)
-	}
-	lock, err := database.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }() // it changes nothing
-	if _, err := lock.Exec(t.Context(), "SELECT pg_advisory_xact_lock(21)"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, slow)
+	lock := pgtest.Begin(t, database.Pool)
+	pgtest.Exec(t, lock, "SELECT pg_advisory_xact_lock(21)")
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { first <- serving.MaintainEvents(ctx) }()

@@ -112,9 +112,7 @@ func TestPlan(t *testing.T) {
 	if plan, err := m.Plan(t.Context()); err != nil || len(plan) != 1 || plan[0].Name != "00014_drop.sql" {
 		t.Errorf("plan after down: %+v, %v", plan, err)
 	}
-	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)")
 	if reverted, err := m.Down(t.Context()); err == nil || !strings.Contains(err.Error(), "the schema has the migration 99, but the last one of this program is 14") {
 		t.Errorf("down from a newer schema: %+v, %v", reverted, err)
 	}
@@ -196,9 +194,9 @@ func (l *lockMeter) apply(isFirst, inTransaction bool) (lines []string) {
 		if _, err := m.Down(l.Context()); err != nil { // creates the table of goose
 			l.Fatal(err)
 		}
-		l.exec(prepare)
+		pgtest.Exec(l, l.database.Pool, prepare)
 	}
-	l.exec("TRUNCATE measuring.locks")
+	pgtest.Exec(l, l.database.Pool, "TRUNCATE measuring.locks")
 	before := l.tables()
 	up := func() error { _, err := m.Up(l.Context()); return err }
 	if inTransaction {
@@ -235,15 +233,9 @@ func (l *lockMeter) apply(isFirst, inTransaction bool) (lines []string) {
 // An open transaction has written to all tables, so the statements of a migration without a
 // transaction wait for it.
 func (l *lockMeter) measureBeside(tables map[uint32]table, up func() error) error {
-	writer, err := l.database.Pool.Begin(l.Context())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = writer.Rollback(context.WithoutCancel(l.Context())) }()
+	writer := pgtest.Begin(l, l.database.Pool)
 	for _, one := range tables {
-		if _, err := writer.Exec(l.Context(), "LOCK TABLE "+one.name+" IN ROW EXCLUSIVE MODE"); err != nil {
-			return err
-		}
+		pgtest.Exec(l, writer, "LOCK TABLE "+one.name+" IN ROW EXCLUSIVE MODE")
 	}
 	ended := make(chan error, 1)
 	waiting, stop := context.WithCancel(l.Context())
@@ -255,20 +247,13 @@ func (l *lockMeter) measureBeside(tables map[uint32]table, up func() error) erro
 	if pgtest.AwaitLockWaiters(waiting, l.database.Pool, 1) != nil {
 		return cmp.Or(<-ended, fmt.Errorf("a migration without a transaction has taken no lock that can be measured, as CREATE INDEX CONCURRENTLY does"))
 	}
-	l.exec(`INSERT INTO measuring.locks
+	pgtest.Exec(l, l.database.Pool, `INSERT INTO measuring.locks
 		SELECT relation, mode FROM pg_locks JOIN pg_stat_activity USING (pid)
 		WHERE application_name = 'petstore migrate' AND datname = current_database() AND locktype = 'relation'`)
 	if err := writer.Rollback(l.Context()); err != nil {
 		return err
 	}
 	return <-ended
-}
-
-func (l *lockMeter) exec(sql string) {
-	l.Helper()
-	if _, err := l.database.Pool.Exec(l.Context(), sql); err != nil {
-		l.Fatal(err)
-	}
 }
 
 // table is a table of the schema: the name of itself or of the table that it is a partition of,

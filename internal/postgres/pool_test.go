@@ -29,11 +29,7 @@ func open(t *testing.T, databaseURL string, maxConns int, parameters ...string) 
 		query.Set(parameters[i], parameters[i+1])
 	}
 	parsed.RawQuery = query.Encode()
-	pool, err := postgres.Open(t.Context(), parsed.String(), maxConns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, parsed.String(), maxConns)
 	return pool
 }
 
@@ -85,9 +81,7 @@ func TestOpenFails(t *testing.T) {
 func TestSessionLimits(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	if _, err := database.Pool.Exec(t.Context(), repeatableRead); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, repeatableRead)
 	for _, test := range []struct {
 		pool *postgres.DB
 		want map[string]string
@@ -170,11 +164,7 @@ func (waits) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquir
 // openTimed opens a pool of one connection that checks how long statements wait for it.
 func openTimed(t *testing.T, url string) *postgres.DB {
 	t.Helper()
-	pool, err := postgres.Open(t.Context(), url, 1, waits{tracer(func() {}), t})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, url, 1, waits{tracer(func() {}), t})
 	return pool
 }
 
@@ -320,9 +310,7 @@ func TestReadOnlyServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Exec(t.Context(), "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, conn, "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
 		held = append(held, conn)
 	}
 	for _, conn := range held {
@@ -348,9 +336,7 @@ func TestReadOnlyServerKeepsConnections(t *testing.T) {
 	t.Parallel()
 	const conns, writes = 3, 30
 	database := pgtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$")
 	pool := open(t, database.DirectURL, conns)
 	began := time.Now()
 	for range writes {

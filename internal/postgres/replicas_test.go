@@ -50,9 +50,7 @@ func openWithPatience(t *testing.T, pair *pgtest.Pair, maxLag, patience time.Dur
 		running.Wait()
 		r.replicas.Close()
 	})
-	if _, err := pair.Pool.Exec(t.Context(), "INSERT INTO accounts (id, name) VALUES (1, '0')"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pair.Pool, "INSERT INTO accounts (id, name) VALUES (1, '0')")
 	r.awaitRotation(true)
 	return r
 }
@@ -189,14 +187,8 @@ func testReadsThatFallBack(t *testing.T, r *replicated) {
 		t.Fatal(err)
 	}
 	r.awaitRotation(false)
-	lock, err := r.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }() // it changes nothing
-	if _, err := lock.Exec(t.Context(), "LOCK TABLE accounts"); err != nil {
-		t.Fatal(err)
-	}
+	lock := pgtest.Begin(t, r.Pool)
+	pgtest.Exec(t, lock, "LOCK TABLE accounts")
 	var reads sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	for range 20 {
@@ -288,9 +280,7 @@ func TestPromotedReplica(t *testing.T) {
 		pair.CatchUp(standby)
 	}
 	pair.Standby.Promote()
-	if _, err := pair.Pool.Exec(t.Context(), "SELECT"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pair.Pool, "SELECT")
 	pair.Standby.Await("WITH changed AS (UPDATE accounts SET name = 'elsewhere' WHERE id = 1 RETURNING true) SELECT true FROM changed")
 	for range 10 {
 		if name, _ := r.read(&position); name != "1" {
@@ -387,17 +377,13 @@ func TestUnsuitableReplicas(t *testing.T) {
 		return strings.Contains(replicas.Status(2).Problem, "lacks settings that a connection pooler or Citus does not pass on")
 	})
 
-	if _, err := pair.Pool.Exec(t.Context(), "REVOKE pg_read_all_stats FROM petstore_serving"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pair.Pool, "REVOKE pg_read_all_stats FROM petstore_serving")
 	for _, problem := range []string{"no copy of the primary", "names another database", "lacks settings", "GRANT pg_read_all_stats"} {
 		eventually(t, "the log says "+problem, func() bool { return strings.Contains(log.String(), problem) })
 	}
 
 	// The server does not have the extension, so the test only pretends.
-	if _, err := pair.Pool.Exec(t.Context(), "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) VALUES (99999, 'citus', 10, 11, false, '13')"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pair.Pool, "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) VALUES (99999, 'citus', 10, 11, false, '13')")
 	if _, err := postgres.OpenReplicas(t.Context(), open(t, pair.URL, 1), []string{pair.Standby.URL}, options); err == nil || !strings.Contains(err.Error(), "PETSTORE_REPLICA_URLS does not work with Citus") {
 		t.Errorf("on Citus: %v", err)
 	}
@@ -449,9 +435,7 @@ func TestPositionAfterSwitch(t *testing.T) {
 	t.Parallel()
 	r := openReplicas(t, pgtest.NewPair(t), time.Hour)
 	r.write("1")
-	if _, err := r.Pool.Exec(t.Context(), "SELECT pg_switch_wal()"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, r.Pool, "SELECT pg_switch_wal()")
 	position, err := r.primary.Position(t.Context())
 	if err != nil || position.LSN%8192 != 0 {
 		t.Errorf("the position is %v, want one at the start of a page: %v", position, err)
@@ -464,11 +448,7 @@ func TestPositionAfterSwitch(t *testing.T) {
 func TestPositionOnlyWithReplicas(t *testing.T) {
 	t.Parallel()
 	statements := &statementCounter{}
-	pool, err := postgres.Open(t.Context(), pgtest.New(t).URL, 1, statements)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, pgtest.New(t).URL, 1, statements)
 	for _, reports := range []bool{false, true} {
 		if reports {
 			pool.ReportPositions()

@@ -17,10 +17,7 @@ import (
 // valueOf returns a setting of the pool's sessions.
 func valueOf(t *testing.T, pool *postgres.DB, name string) (value string) {
 	t.Helper()
-	if err := pool.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&value); err != nil {
-		t.Fatal(err)
-	}
-	return value
+	return pgtest.Read[string](t, pool, "SELECT current_setting($1)", name)
 }
 
 // repeatableRead gives a database another isolation level than the pool has. So a role without
@@ -34,9 +31,7 @@ func TestSettingsBehindAPooler(t *testing.T) {
 	pgtest.Not(t, pgtest.Citus, "it needs the settings of the role without a pooler too, see TestSettingsOfCitus")
 	database := pgtest.NewEmpty(t)
 	role, roleURL := database.NewRole(t)
-	if _, err := database.Pool.Exec(t.Context(), repeatableRead); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, repeatableRead)
 	if err := open(t, roleURL, 1).CheckSession(t.Context()); err != nil {
 		t.Errorf("a direct connection: %v", err)
 	}
@@ -67,14 +62,10 @@ func TestSettingsBehindAPooler(t *testing.T) {
 		t.Errorf("the settings of a role (-want +got):\n%s", diff)
 	}
 	for _, sql := range all[:5] {
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 	}
 	wantMissing(pool, all[5])
-	if _, err := database.Pool.Exec(t.Context(), statement("statement_timeout", "5000ms")); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, statement("statement_timeout", "5000ms"))
 	wantMissing(pool)
 	wantMissing(ours, statement("statement_timeout", "1234"))
 	if got := valueOf(t, pool, "statement_timeout"); got != "5s" {
@@ -92,18 +83,14 @@ func TestSettingsOfCitus(t *testing.T) {
 	// gives its databases the settings.
 	name := pgx.Identifier{database.Pool.Config().ConnConfig.Database}.Sanitize()
 	for _, sql := range []string{"CREATE TABLE pg_dist_partition ()", "ALTER DATABASE " + name + " RESET ALL", repeatableRead} {
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 	}
 	err := open(t, roleURL, 1).CheckSession(t.Context())
 	if err == nil || !strings.Contains(err.Error(), strings.Join(postgres.RoleSettings(role), "; ")) {
 		t.Errorf("a role without settings: %v", err)
 	}
 	for _, sql := range postgres.RoleSettings(role) {
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 	}
 	if err := open(t, roleURL, 1).CheckSession(t.Context()); err != nil {
 		t.Errorf("a role with settings: %v", err)
@@ -117,9 +104,7 @@ func TestPreparedStatementsBehindAPooler(t *testing.T) {
 	database := pgtest.NewEmpty(t)
 	role, roleURL := database.NewRole(t)
 	for _, sql := range postgres.RoleSettings(role) {
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql)
 	}
 	pooler := pgtest.StartPooler(t, roleURL)
 	for mode, works := range map[string]bool{"": false, "cache_statement": false, "describe_exec": false, "cache_describe": true, "exec": true, "simple_protocol": true} {
@@ -173,9 +158,7 @@ func TestListenerBehindAPooler(t *testing.T) {
 	e := listenAt(t, pool, database.URL)
 	await(t, "connected", e.connected)
 	await(t, "alive", e.alive)
-	if _, err := pool.Exec(t.Context(), "SELECT pg_notify('some Channel', 'hello')"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, pool, "SELECT pg_notify('some Channel', 'hello')")
 	if got := await(t, "notification", e.received); got != "hello" {
 		t.Errorf("received %q", got)
 	}

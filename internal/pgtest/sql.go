@@ -1,0 +1,59 @@
+package pgtest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/internal/postgres"
+)
+
+// Open opens a pool as a server does, until the test ends.
+func Open(t testing.TB, databaseURL string, maxConns int, tracers ...pgx.QueryTracer) *postgres.DB {
+	t.Helper()
+	pool, err := postgres.Open(t.Context(), databaseURL, maxConns, tracers...)
+	check(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// executor is a connection, a pool or a transaction.
+type executor interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// Exec runs a statement, or several without arguments. They must succeed.
+func Exec(t testing.TB, on executor, sql string, args ...any) {
+	t.Helper()
+	_, err := on.Exec(t.Context(), sql, args...)
+	check(t, err)
+}
+
+// Read returns the only value of a query.
+func Read[T any](t testing.TB, from querier, sql string, args ...any) (value T) {
+	t.Helper()
+	check(t, from.QueryRow(t.Context(), sql, args...).Scan(&value))
+	return value
+}
+
+// List returns the values of a query, one in each row.
+func List[T any](t testing.TB, from querier, sql string, args ...any) []T {
+	t.Helper()
+	rows, err := from.Query(t.Context(), sql, args...)
+	check(t, err)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	check(t, err)
+	return all
+}
+
+// Begin begins a transaction, such as one that keeps a lock. It ends with the test at the latest.
+func Begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	check(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // without effect after its end
+	return tx
+}
