@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"bytes"
-	"context"
 	"net"
 	"net/http"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/api"
@@ -244,35 +242,28 @@ func TestShutDown(t *testing.T) {
 	}
 }
 
-// statementCount counts the statements that contain a text.
-type statementCount struct {
-	text  string
-	count atomic.Int64
+// openCounting opens a pool, and counts its statements that contain a text.
+func openCounting(t *testing.T, databaseURL, text string) (pool *postgres.DB, count *atomic.Int64) {
+	t.Helper()
+	count = &atomic.Int64{}
+	return pgtest.Open(t, databaseURL, 16, pgtest.Statements(func(sql string, _ []any) {
+		if strings.Contains(sql, text) {
+			count.Add(1)
+		}
+	})), count
 }
-
-// TraceQueryStart implements pgx.QueryTracer.
-func (r *statementCount) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, r.text) {
-		r.count.Add(1)
-	}
-	return ctx
-}
-
-// TraceQueryEnd implements pgx.QueryTracer.
-func (r *statementCount) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // TestReadinessQueriesOncePerSecond covers probes in sequence, and concurrent
 // probes of a slow database.
 func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	t.Parallel()
-	reads := statementCount{text: "goose_db_version"}
 	clock := &stoppedClock{}
 	database := pgtest.New(t)
-	pool := pgtest.Open(t, database.URL, 16, &reads)
+	pool, reads := openCounting(t, database.URL, "goose_db_version")
 	p := startOn(t, database).with(func(o *api.Options) { o.DB, o.Now = pool, clock.now }).as("")
 	wantReads := func(want int64) {
 		t.Helper()
-		if got := reads.count.Load(); got != want {
+		if got := reads.Load(); got != want {
 			t.Errorf("the database got %d queries, want %d", got, want)
 		}
 	}
@@ -295,7 +286,7 @@ func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	for i := range probes {
 		probes[i] = p.begin("GET", "/readyz", nil)
 	}
-	for again := time.NewTicker(time.Millisecond); reads.count.Load() < 3; <-again.C {
+	for again := time.NewTicker(time.Millisecond); reads.Load() < 3; <-again.C {
 	}
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -287,9 +287,8 @@ func TestRecordIsCharged(t *testing.T) {
 func TestUsedUpFaults(t *testing.T) {
 	t.Parallel()
 	const rules, matched = 20, 5
-	counter := &statementCount{text: "-- name: FaultCount "}
 	p := start(t)
-	pool := pgtest.Open(t, p.dbURL, 8, counter)
+	pool, statements := openCounting(t, p.dbURL, "-- name: FaultCount ")
 	p, id := p.faultSandbox()
 	var all []object
 	var want []int64
@@ -300,7 +299,7 @@ func TestUsedUpFaults(t *testing.T) {
 	p.setFaults(all...)
 	p.exec("UPDATE sandbox_faults SET matched = $1 WHERE account_id = $2", matched, id)
 	p.with(func(o *api.Options) { o.DB = pool }).get("/pets").want(200)
-	if got := counter.count.Load(); got != 1 {
+	if got := statements.Load(); got != 1 {
 		t.Errorf("%d statements, want 1", got)
 	}
 	if diff := cmp.Diff(want, p.matched()); diff != "" {

@@ -48,12 +48,6 @@ type statement struct {
 
 var aboutLists = regexp.MustCompile(`^-- name: (Pet|Category|Order|Inventory|Message|WebhookDelivery)(List|GetMany|Count)`)
 
-// TraceQueryStart implements pgx.QueryTracer.
-func (r *recorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	r.record(data.SQL, data.Args)
-	return ctx
-}
-
 func (r *recorder) record(sql string, args []any) {
 	if !aboutLists.MatchString(sql) {
 		return
@@ -66,23 +60,6 @@ func (r *recorder) record(sql string, args []any) {
 	}
 	r.sent = append(r.sent, sent)
 }
-
-// TraceQueryEnd implements pgx.QueryTracer.
-func (r *recorder) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-// TraceBatchStart implements pgx.BatchTracer.
-func (r *recorder) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	for _, queued := range data.Batch.QueuedQueries {
-		r.record(queued.SQL, queued.Arguments)
-	}
-	return ctx
-}
-
-// TraceBatchQuery implements pgx.BatchTracer.
-func (*recorder) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
-// TraceBatchEnd implements pgx.BatchTracer.
-func (*recorder) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
 // during returns the statements that were sent while do ran.
 func (r *recorder) during(do func()) []statement {
@@ -107,7 +84,7 @@ func startRecorded(t *testing.T) (p *petstore, sent *recorder, explain planner, 
 	t.Helper()
 	database := pgtest.New(t)
 	sent = &recorder{}
-	pool := pgtest.Open(t, database.URL, 2, sent)
+	pool := pgtest.Open(t, database.URL, 2, pgtest.Statements(sent.record))
 	p = startOn(t, database).with(func(options *api.Options) { options.DB = pool })
 	secret, err := db.New(database.Pool).SigningKeyGet(t.Context(), "cursor")
 	if err != nil {

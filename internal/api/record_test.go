@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	stores "petstore/internal/account"
 	"petstore/internal/api"
@@ -415,29 +414,19 @@ func TestRecordWaits(t *testing.T) {
 	stream.wantRequest(200)
 }
 
-// lookedAfter has the number after which a server looked last for exchanges.
-type lookedAfter struct{ atomic.Int64 }
-
-// TraceQueryStart implements pgx.QueryTracer.
-func (l *lookedAfter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.HasPrefix(data.SQL, "-- name: ExchangesAfter ") {
-		number, _ := data.Args[1].(int64)
-		l.Store(number)
-	}
-	return ctx
-}
-
-// TraceQueryEnd implements pgx.QueryTracer.
-func (l *lookedAfter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // TestWaitReadsOnce: a request that waits for a match does not read the requests again that do not
 // match, each time another one ends.
 func TestWaitReadsOnce(t *testing.T) {
 	t.Parallel()
 	parent := start(t)
 	id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
-	var last lookedAfter
-	pool := pgtest.Open(t, parent.dbURL, 4, &last)
+	var last atomic.Int64 // the number after which the server looked last for exchanges
+	pool := pgtest.Open(t, parent.dbURL, 4, pgtest.Statements(func(sql string, args []any) {
+		if strings.HasPrefix(sql, "-- name: ExchangesAfter ") {
+			number, _ := args[1].(int64)
+			last.Store(number)
+		}
+	}))
 	p := parent.as(key).with(func(o *api.Options) { o.DB = pool })
 	p.recordRequests(id, 1, 5)
 	received := p.waitFor(ownRecord + "?status=404")

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/db"
 	"petstore/internal/admission"
 	"petstore/internal/event"
@@ -374,23 +372,20 @@ func TestProbe(t *testing.T) {
 }
 
 // beforeDue calls a function before each statement that reads deliveries, with the size of the page.
-type beforeDue func(page int32)
-
-func (do *beforeDue) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.HasPrefix(data.SQL, "-- name: DeliveriesDue ") {
-		(*do)(data.Args[len(data.Args)-1].(int32))
+func beforeDue(do *func(page int32)) pgtest.Statements {
+	return func(sql string, args []any) {
+		if strings.HasPrefix(sql, "-- name: DeliveriesDue ") {
+			(*do)(args[len(args)-1].(int32))
+		}
 	}
-	return ctx
 }
-
-func (do *beforeDue) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // TestWaitsBeforeSlice: a drain sends, although others wait for its place and its first read has
 // taken longer than its slice.
 func TestWaitsBeforeSlice(t *testing.T) {
 	t.Parallel()
-	var slowly beforeDue
-	l := newLab(t, &slowly)
+	var slowly func(page int32)
+	l := newLab(t, beforeDue(&slowly))
 	l.store([]trial{{stored: sound}})
 	var requests atomic.Int64
 	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
@@ -422,8 +417,8 @@ func TestWaitsBeforeSlice(t *testing.T) {
 // TestPagesAmongMore: a drain reads shorter pages when more drains run. At the end it does not hold any.
 func TestPagesAmongMore(t *testing.T) {
 	t.Parallel()
-	var sized beforeDue
-	l := newLab(t, &sized)
+	var sized func(page int32)
+	l := newLab(t, beforeDue(&sized))
 	l.store([]trial{{stored: sound}})
 	to := endpointOf(0)
 	l.exec(`
@@ -521,32 +516,21 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// counter counts statements by name. It calls then after the third look for deliveries.
-type counter struct {
-	mu     sync.Mutex
-	counts map[string]int
-	then   func()
-}
-
-func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	name, _, _ := strings.Cut(strings.TrimPrefix(data.SQL, "-- name: "), " ")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.counts[name]++; name == "DrainWebhooks" && c.counts[name] == 3 {
-		c.then()
-	}
-	return ctx
-}
-
-func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // TestIdleWorker: a worker rests between two looks, also when somebody has locked the webhook
 // that it dispatches to.
 func TestIdleWorker(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	statements := &counter{counts: map[string]int{}, then: cancel}
-	l := newLab(t, statements)
+	var mu sync.Mutex
+	counts := map[string]int{} // of statements, by name
+	l := newLab(t, pgtest.Statements(func(sql string, _ []any) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(sql, "-- name: "), " ")
+		mu.Lock()
+		defer mu.Unlock()
+		if counts[name]++; name == "DrainWebhooks" && counts[name] == 3 {
+			cancel()
+		}
+	}))
 	l.store([]trial{{stored: sound}})
 	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
 	l.exec("UPDATE webhooks SET failing_since = now()")
@@ -559,7 +543,7 @@ func TestIdleWorker(t *testing.T) {
 		"DispatchAccounts": 500 * time.Millisecond, "DispatchLock": 20 * time.Millisecond, "DrainWebhooks": time.Second, "WebhooksToSettle": time.Second,
 		"WebhooksFailing": 15 * time.Second, "MessagesExpired": 5 * time.Minute,
 	} {
-		if got, most := statements.counts[name], 1+int(took/interval); got == 0 || got > most {
+		if got, most := counts[name], 1+int(took/interval); got == 0 || got > most {
 			t.Errorf("%d of %s in %s, want 1 to %d", got, name, took, most)
 		}
 	}
@@ -672,25 +656,17 @@ func TestFailureCountsOnce(t *testing.T) {
 	}
 }
 
-// beforeLock calls a function before the first statement that locks messages.
-type beforeLock func()
-
-func (do *beforeLock) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if *do != nil && strings.HasPrefix(data.SQL, "-- name: MessagesLock ") {
-		(*do)()
-		*do = nil
-	}
-	return ctx
-}
-
-func (do *beforeLock) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // TestResetBeforeSettling: a reset can give the id of a message to another one just before a
 // transaction locks it. The deliveries of the earlier one do not decide about it.
 func TestResetBeforeSettling(t *testing.T) {
 	t.Parallel()
-	var reset beforeLock
-	l := newLab(t, &reset)
+	var reset func() // before the first statement that locks messages
+	l := newLab(t, pgtest.Statements(func(sql string, _ []any) {
+		if reset != nil && strings.HasPrefix(sql, "-- name: MessagesLock ") {
+			reset()
+			reset = nil
+		}
+	}))
 	l.store([]trial{{stored: stored{enabled: true, until: noUntil}}})
 	to, id := endpointOf(0), "msg_"+strings.Repeat("0", 32)
 	queue := func(sequence int) {

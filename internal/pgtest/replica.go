@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -85,7 +84,11 @@ func ReplicaOf(databaseURL string) string {
 // replayTracer waits for the standby before a connection returns to its pool, which is when a
 // statement or a transaction ends. It is for the pool of a test, which writes past the server and
 // gets no consistency token.
-type replayTracer struct{ replica *replicaServer }
+type replayTracer struct {
+	Statements
+
+	replica *replicaServer
+}
 
 // TraceRelease waits for the standby.
 func (r replayTracer) TraceRelease(*pgxpool.Pool, pgxpool.TraceReleaseData) {
@@ -93,11 +96,3 @@ func (r replayTracer) TraceRelease(*pgxpool.Pool, pgxpool.TraceReleaseData) {
 		say(err.Error()) // the reads of the test will show it
 	}
 }
-
-// TraceQueryStart does nothing.
-func (r replayTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-
-// TraceQueryEnd does nothing.
-func (r replayTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
@@ -233,7 +231,7 @@ func TestListenerHearsBeforeItIsAlive(t *testing.T) {
 	const waiting, more = 50, 1000
 	var connected, sent atomic.Bool
 	reports := make(chan string, more) // "alive" and payloads
-	pool := pgtest.Open(t, pgtest.StartPooler(t, database.URL).URL+"&default_query_exec_mode=exec", 4, tracer(func() {
+	pool := pgtest.Open(t, pgtest.StartPooler(t, database.URL).URL+"&default_query_exec_mode=exec", 4, pgtest.Statements(func(string, []any) {
 		if connected.Load() && sent.CompareAndSwap(false, true) {
 			_, err := database.Pool.Exec(t.Context(), "SELECT pg_notify('some Channel', n::text) FROM generate_series(1, $1::int) AS n", waiting)
 			if err != nil {
@@ -271,13 +269,3 @@ func TestListenerHearsBeforeItIsAlive(t *testing.T) {
 		t.Errorf("it was alive %d times before it had heard all", alive)
 	}
 }
-
-// tracer is called before each statement of a pool.
-type tracer func()
-
-func (t tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	t()
-	return ctx
-}
-
-func (tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

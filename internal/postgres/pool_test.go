@@ -164,7 +164,7 @@ func (waits) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquir
 // openTimed opens a pool of one connection that checks how long statements wait for it.
 func openTimed(t *testing.T, url string) *postgres.DB {
 	t.Helper()
-	pool := pgtest.Open(t, url, 1, waits{tracer(func() {}), t})
+	pool := pgtest.Open(t, url, 1, waits{pgtest.Statements(func(string, []any) {}), t})
 	return pool
 }
 
