@@ -93,16 +93,7 @@ func (p *petstore) deliver() {
 	worker := deliverer.New(deliverer.Options{
 		DB: pool, Client: client, Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 	})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		worker.Run(ctx)
-	}()
-	p.t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
+	p.run(worker.Run)
 }
 
 // TestMessageWaitEnds: a wait ends after its time, and preconditions hold for the message

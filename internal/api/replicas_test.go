@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"context"
 	"encoding/base64"
 	"fmt"
 	"log/slog"
@@ -40,14 +39,8 @@ func startReplicated(t *testing.T) *replicated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { replicas.Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-		replicas.Close()
-	})
+	t.Cleanup(replicas.Close)
+	p.run(replicas.Run)
 	r := &replicated{p.with(func(o *api.Options) { o.Replicas = replicas }), pair, replicas}
 	eventually(t, catchUpTime, func() bool { return replicas.Status(0).InRotation })
 	return r
