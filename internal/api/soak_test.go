@@ -20,6 +20,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/follow"
 	"petstore/internal/pgtest"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -80,15 +81,15 @@ func testLostWorker(t *testing.T, how pgtest.Outage) {
 	running.Go(func() { manage(ctx, &buyer{petstore: buyers[0].petstore, account: buyers[0].account}, &managed) })
 	measure := func() (healthy, lost, events float64) {
 		before := total(buyers)
-		waitFor(t, window)
+		sleep.For(t.Context(), window)
 		after := total(buyers)
 		return float64(after[0]-before[0]) / window.Seconds(), float64(after[1]-before[1]) / window.Seconds(), float64(after[2]-before[2]) / window.Seconds()
 	}
-	waitFor(t, 3*time.Second) // until the connections are open
+	sleep.For(t.Context(), 3*time.Second) // until the connections are open
 	before, _, eventsBefore := measure()
 	pgtest.FailWorker(t, database, buyers[len(buyers)-1].account, how, lostFor)
 	began := time.Now()
-	waitFor(t, recovery)
+	sleep.For(t.Context(), recovery)
 	during, lost, eventsDuring := measure()
 	var sessions, refused int64
 	for _, b := range buyers[:soakAccounts] {
@@ -105,7 +106,7 @@ func testLostWorker(t *testing.T, how pgtest.Outage) {
 	if lost > 0 {
 		t.Error("the worker has not failed")
 	}
-	waitFor(t, lostFor-time.Since(began))
+	sleep.For(t.Context(), lostFor-time.Since(began))
 	var done []int64
 	for _, b := range buyers {
 		done = append(done, b.done.Load())
@@ -120,14 +121,6 @@ func testLostWorker(t *testing.T, how pgtest.Outage) {
 	running.Wait()
 	for _, b := range buyers {
 		b.checkOrders()
-	}
-}
-
-func waitFor(t *testing.T, d time.Duration) {
-	t.Helper()
-	select {
-	case <-time.After(d):
-	case <-t.Context().Done():
 	}
 }
 

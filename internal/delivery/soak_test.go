@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/sleep"
 )
 
 // TestLostWorker lets one of the two workers fail. Events of accounts on the other worker,
@@ -35,17 +36,11 @@ func testLostWorker(t *testing.T, how pgtest.Outage) {
 	healthy.webhook(toHealthy.url, "pet.created")
 	lost.webhook(toLost.url, "pet.created")
 	f.work()
-	pause := func(d time.Duration) {
-		select {
-		case <-time.After(d):
-		case <-t.Context().Done():
-		}
-	}
 	healthy.emit(pets(1, 1)...)
 	toHealthy.await(1)
 	pgtest.FailWorker(t, f.owner, lost.account, how, lostFor)
 	began := time.Now()
-	pause(known)
+	sleep.For(t.Context(), known)
 	var slowest time.Duration
 	for n := range events {
 		emitted := time.Now()
@@ -57,7 +52,7 @@ func testLostWorker(t *testing.T, how pgtest.Outage) {
 	if time.Since(began) > lostFor {
 		t.Error("the worker was not lost any more")
 	}
-	pause(lostFor - time.Since(began))
+	sleep.For(t.Context(), lostFor-time.Since(began))
 	eventuallyWorks(lost)
 	toLost.await(1)
 	toHealthy.await(events + 1)
