@@ -12,44 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"petstore/internal/api"
 	"petstore/internal/pgtest"
 )
-
-// TestBuyersOnCitus: 16 buyers of one pet, on two servers, buy exactly what is in stock.
-func TestBuyersOnCitus(t *testing.T) {
-	t.Parallel()
-	const buyers, stock = 16, 300
-	database := pgtest.New(t)
-	s := startOn(t, database).stage(on("available", stock))
-	servers := []*petstore{s.petstore, s.with(func(*api.Options) {})}
-	var sold atomic.Int64
-	began := time.Now()
-	atOnce(t, buyers, func(i int) error {
-		for n := 0; ; n++ {
-			resp, err := servers[i%2].try("POST", "/store/orders", object{"petId": s.pet}, "Idempotency-Key", fmt.Sprintf("%d-%d", i, n))
-			switch {
-			case err != nil:
-				return err
-			case resp.status == 201:
-				sold.Add(1)
-			case resp.status == 409:
-				return nil
-			default:
-				return fmt.Errorf("%d %s", resp.status, resp.body)
-			}
-		}
-	})
-	t.Logf("%d buyers bought %d of %d units in %s", buyers, sold.Load(), stock, time.Since(began).Round(time.Millisecond))
-	if sold.Load() != stock {
-		t.Errorf("%d units sold, want %d", sold.Load(), stock)
-	}
-	held := make([]int64, stock)
-	for i := range held {
-		held[i] = 1
-	}
-	s.wantShelf(on("pending", 0, held...))
-}
 
 // TestShardMovesUnderLoad moves each shard to the other worker while 16 clients of 8
 // accounts write and read. Writes wait while Citus switches a shard over. If that takes more
