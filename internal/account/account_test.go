@@ -156,9 +156,7 @@ func (f *fixture) remove(id int64) (deleted bool, err error) {
 // exec runs a statement as the owner of the tables.
 func (f *fixture) exec(sql string, args ...any) {
 	f.t.Helper()
-	if _, err := f.owner.Pool.Exec(f.t.Context(), sql, args...); err != nil {
-		f.t.Fatal(err)
-	}
+	pgtest.Exec(f.t, f.owner.Pool, sql, args...)
 }
 
 // rows returns the number of rows of an account by table.
@@ -166,10 +164,7 @@ func (f *fixture) rows(id int64) map[string]int {
 	f.t.Helper()
 	all := map[string]int{}
 	for table, column := range tables {
-		var rows int
-		if err := f.owner.Pool.QueryRow(f.t.Context(), fmt.Sprintf("SELECT count(*) FROM %s WHERE %s = %d", table, column, id)).Scan(&rows); err != nil {
-			f.t.Fatal(err)
-		}
+		rows := pgtest.Read[int](f.t, f.owner.Pool, fmt.Sprintf("SELECT count(*) FROM %s WHERE %s = %d", table, column, id))
 		if rows > 0 {
 			all[table] = rows
 		}

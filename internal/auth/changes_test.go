@@ -24,13 +24,9 @@ func announced(t *testing.T, database *pgtest.Database, action func()) (payloads
 		t.Fatal(err)
 	}
 	defer listener.Close(context.WithoutCancel(t.Context()))
-	if _, err := listener.Exec(t.Context(), "LISTEN "+auth.Channel); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, listener, "LISTEN "+auth.Channel)
 	action()
-	if _, err := database.Pool.Exec(t.Context(), "SELECT pg_notify($1, 'end')", auth.Channel); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "SELECT pg_notify($1, 'end')", auth.Channel)
 	for {
 		notification, err := listener.WaitForNotification(t.Context())
 		if err != nil {
@@ -188,10 +184,7 @@ func TestRevokeAgain(t *testing.T) {
 	id, _ := a.issue(nil)
 	version := func() (xmin string) {
 		t.Helper()
-		if err := a.database.Pool.QueryRow(t.Context(), "SELECT xmin::text FROM api_keys WHERE id = $1", id).Scan(&xmin); err != nil {
-			t.Fatal(err)
-		}
-		return xmin
+		return pgtest.Read[string](t, a.database.Pool, "SELECT xmin::text FROM api_keys WHERE id = $1", id)
 	}
 	revoke := func(want bool) {
 		t.Helper()

@@ -17,7 +17,7 @@ import (
 	"petstore/db"
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
-	"petstore/internal/postgres"
+	"petstore/internal/pgtest"
 )
 
 // lookup is a statement that looked up keys.
@@ -79,11 +79,7 @@ func (l *lookupTracer) seen() (lookups []lookup, most int) {
 func (a *account) traced(tracer *lookupTracer) *auth.Verifier {
 	a.t.Helper()
 	const maxConns = 8
-	pool, err := postgres.Open(a.t.Context(), a.database.URL, maxConns, tracer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	a.t.Cleanup(pool.Close)
+	pool := pgtest.Open(a.t, a.database.URL, maxConns, tracer)
 	return auth.NewVerifier(db.New(pool), db.New(pool.Writing()))
 }
 
@@ -396,12 +392,8 @@ func (a *account) issueMany(number int, expiresAt *time.Time) (secrets []string)
 		hash := secret.Hash()
 		secrets, hashes = append(secrets, secret.Reveal()), append(hashes, hash[:])
 	}
-	if _, err := a.database.Pool.Exec(a.t.Context(), `INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at)
-		SELECT $1, 'many', 'read', 'x', unnest($2::bytea[]), $3`, a.id, hashes, expiresAt); err != nil {
-		a.t.Fatal(err)
-	}
-	if _, err := a.database.Pool.Exec(a.t.Context(), "ANALYZE api_keys"); err != nil { // or each lookup reads the whole table
-		a.t.Fatal(err)
-	}
+	pgtest.Exec(a.t, a.database.Pool, `INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at)
+		SELECT $1, 'many', 'read', 'x', unnest($2::bytea[]), $3`, a.id, hashes, expiresAt)
+	pgtest.Exec(a.t, a.database.Pool, "ANALYZE api_keys") // or each lookup reads the whole table
 	return secrets
 }

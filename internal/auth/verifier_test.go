@@ -308,11 +308,7 @@ func TestFlushIsAWrite(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	const conns = 3 // one for writes, two reserved for reads
-	pool, err := postgres.Open(t.Context(), a.database.URL, conns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, a.database.URL, conns)
 	v := auth.NewVerifier(db.New(pool), db.New(pool.Writing()))
 	_, secret := a.issue(nil)
 	a.works(v, secret)

@@ -39,7 +39,6 @@ import (
 	"petstore/internal/egress"
 	"petstore/internal/gate"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 	"petstore/internal/webhook"
 )
@@ -62,11 +61,7 @@ type shop struct {
 func open(t *testing.T) *shop {
 	t.Helper()
 	database := pgtest.New(t)
-	pool, err := postgres.Open(t.Context(), database.URL, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, database.URL, 4)
 	queries := db.New(pool)
 	reader, err := account.Ensure(t.Context(), queries, "reader")
 	if err != nil {

@@ -35,11 +35,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, database: pgtest.New(t)}
-	pool, err := postgres.Open(t.Context(), f.database.URL, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, f.database.URL, 4)
 	f.pool = pool
 	f.exec(`INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
 		INSERT INTO account_state (account_id) VALUES (1), (2)`)
@@ -57,9 +53,7 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) exec(sql string) {
 	f.t.Helper()
-	if _, err := f.database.Pool.Exec(f.t.Context(), sql); err != nil {
-		f.t.Fatal(err)
-	}
+	pgtest.Exec(f.t, f.database.Pool, sql)
 }
 
 // add adds an exchange of a sandbox with a body of this size.
@@ -73,14 +67,8 @@ func (f *fixture) flush() { f.Flush(f.t.Context()) }
 // begin begins a transaction with a statement.
 func (f *fixture) begin(sql string) pgx.Tx {
 	f.t.Helper()
-	tx, err := f.database.Pool.Begin(f.t.Context())
-	if err == nil {
-		_, err = tx.Exec(f.t.Context(), sql)
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(f.t.Context())) }) // after a commit, it has no effect
+	tx := pgtest.Begin(f.t, f.database.Pool)
+	pgtest.Exec(f.t, tx, sql)
 	return tx
 }
 
@@ -96,16 +84,9 @@ func (f *fixture) commit(tx pgx.Tx) {
 const lockLog = "SELECT FROM exchange_logs WHERE account_id = 1 FOR UPDATE"
 
 // paths returns the paths in the record of a sandbox, in order, with their numbers.
-func (f *fixture) paths(account int64) (paths []string) {
+func (f *fixture) paths(account int64) []string {
 	f.t.Helper()
-	rows, err := f.database.Pool.Query(f.t.Context(), "SELECT number || ' ' || path FROM exchanges WHERE account_id = $1 ORDER BY number", account)
-	if err == nil {
-		paths, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return paths
+	return pgtest.List[string](f.t, f.database.Pool, "SELECT number || ' ' || path FROM exchanges WHERE account_id = $1 ORDER BY number", account)
 }
 
 // want fails the test unless the record of a sandbox has these paths.
@@ -331,10 +312,7 @@ func TestDrop(t *testing.T) {
 		ran := 0
 		f.afterWrite = func() { ran++ }
 		f.flush()
-		var got string
-		if err := f.database.Pool.QueryRow(t.Context(), "SELECT string_agg(account_id || ':' || dropped, ' ' ORDER BY account_id) FROM exchange_logs").Scan(&got); err != nil {
-			t.Fatal(err)
-		}
+		got := pgtest.Read[string](t, f.database.Pool, "SELECT string_agg(account_id || ':' || dropped, ' ' ORDER BY account_id) FROM exchange_logs")
 		if got != numbers || ran != statements {
 			t.Errorf("the logs have %s after %d statements, want %s after %d", got, ran, numbers, statements)
 		}
@@ -384,10 +362,7 @@ func TestFailingDatabase(t *testing.T) {
 			f.add(1, "/b", 1)
 			f.flush()
 			f.want(1, test.want...)
-			var logged int64
-			if err := f.database.Pool.QueryRow(t.Context(), "SELECT dropped FROM exchange_logs").Scan(&logged); err != nil {
-				t.Fatal(err)
-			}
+			logged := pgtest.Read[int64](t, f.database.Pool, "SELECT dropped FROM exchange_logs")
 			if f.dropped.Load() != test.dropped || logged != test.dropped {
 				t.Errorf("%d dropped, and the log counts %d", f.dropped.Load(), logged)
 			}

@@ -21,7 +21,6 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/gate"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 )
 
 // logLine is the log line of a request.
@@ -47,11 +46,7 @@ type response struct {
 // get sends a request to a gate whose only operation has a handler.
 func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) response {
 	t.Helper()
-	pool, err := postgres.Open(t.Context(), pgtest.New(t).URL, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, pgtest.New(t).URL, 2)
 	queries := db.New(pool)
 	owner, err := account.Ensure(t.Context(), queries, "tester")
 	if err != nil {

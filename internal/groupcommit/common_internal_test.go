@@ -19,7 +19,6 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 	"petstore/internal/stock"
 )
 
@@ -51,16 +50,9 @@ func emits(w *Write) *Write {
 }
 
 // feed describes the events of a store.
-func (f *fixture) feed(store Store) (events []string) {
+func (f *fixture) feed(store Store) []string {
 	f.t.Helper()
-	rows, err := f.database.Pool.Query(f.t.Context(), "SELECT sequence || ' ' || (data->>'text') FROM events WHERE account_id = $1 ORDER BY sequence", store.AccountID)
-	if err == nil {
-		events, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return events
+	return pgtest.List[string](f.t, f.database.Pool, "SELECT sequence || ' ' || (data->>'text') FROM events WHERE account_id = $1 ORDER BY sequence", store.AccountID)
 }
 
 // TestCommonGroupEqualsSequence: the writes of a group of several stores have the same
@@ -355,11 +347,7 @@ func TestCommonGroupGivesUpOnAHangingStore(t *testing.T) {
 // openAgain returns another Committer of the database.
 func (f *fixture) openAgain() *Committer {
 	f.t.Helper()
-	pool, err := postgres.Open(f.t.Context(), f.database.URL, 12)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(pool.Close)
+	pool := pgtest.Open(f.t, f.database.URL, 12)
 	return newCommitter(pool)
 }
 
@@ -517,10 +505,7 @@ func TestGroupsBesideOtherStores(t *testing.T) {
 				t.Fatal(err)
 			}
 			writes.Wait()
-			var largest int
-			if err := f.database.Pool.QueryRow(t.Context(), "SELECT max(n) FROM (SELECT count(*) AS n FROM orders GROUP BY xmin::text) AS groups").Scan(&largest); err != nil {
-				t.Fatal(err)
-			}
+			largest := pgtest.Read[int](t, f.database.Pool, "SELECT max(n) FROM (SELECT count(*) AS n FROM orders GROUP BY xmin::text) AS groups")
 			if small := largest <= maxWritesBeside; small != test.small {
 				t.Errorf("the largest group has %d writes", largest)
 			}
@@ -541,11 +526,7 @@ func TestCommonGroupLooksUpRows(t *testing.T) {
 		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 10 FROM pets WHERE id > 4`)
 	f.exec("VACUUM ANALYZE")
 	f.exec("SELECT pg_stat_force_next_flush()") // the statements above have read rows too
-	pool, err := postgres.Open(t.Context(), f.database.DirectURL, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, f.database.DirectURL, 1)
 	c := newCommitter(pool)
 	read := func() (rows int64) {
 		t.Helper()

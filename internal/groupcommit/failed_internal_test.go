@@ -113,10 +113,7 @@ func sent(number int) (writes []*Write) {
 // messages counts the messages of a store.
 func (f *fixture) messages() (count int) {
 	f.t.Helper()
-	if err := f.database.Pool.QueryRow(f.t.Context(), "SELECT count(*) FROM messages").Scan(&count); err != nil {
-		f.t.Fatal(err)
-	}
-	return count
+	return pgtest.Read[int](f.t, f.database.Pool, "SELECT count(*) FROM messages")
 }
 
 // stateOf returns the SQLSTATE of an error.
@@ -262,10 +259,7 @@ func TestGroupKeepsLowerTimeouts(t *testing.T) {
 			if _, err := newCommitter(pool).run(t.Context(), newState(one, waits), sent(2)); err != nil {
 				t.Errorf("with %s: %v", session, err)
 			}
-			var limits string
-			if err := f.database.Pool.QueryRow(t.Context(), "SELECT string_agg(DISTINCT message, ',') FROM messages").Scan(&limits); err != nil {
-				t.Fatal(err)
-			}
+			limits := pgtest.Read[string](t, f.database.Pool, "SELECT string_agg(DISTINCT message, ',') FROM messages")
 			got = append(got, limits)
 		}
 		if got := strings.Join(got, " "); got != want {

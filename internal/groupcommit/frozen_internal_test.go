@@ -15,7 +15,6 @@ import (
 
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 )
 
 // freezer is a proxy of a database that stops forwarding at a mark. It stands for a client
@@ -91,11 +90,7 @@ func (f *fixture) openThrough(forward func(client, server net.Conn)) *Committer 
 	query.Set("host", host)
 	query.Set("port", port)
 	target.RawQuery = query.Encode()
-	pool, err := postgres.Open(f.t.Context(), target.String(), 2)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(pool.Close)
+	pool := pgtest.Open(f.t, target.String(), 2)
 	return newCommitter(pool)
 }
 

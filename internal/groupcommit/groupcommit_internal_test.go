@@ -1,7 +1,6 @@
 package groupcommit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -48,11 +47,7 @@ func newCommitter(pool *postgres.DB) *Committer {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, database: pgtest.New(t)}
-	pool, err := postgres.Open(t.Context(), f.database.URL, 12)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, f.database.URL, 12)
 	f.Committer = newCommitter(pool)
 	f.exec(`
 		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
@@ -68,9 +63,7 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) exec(sql string) {
 	f.t.Helper()
-	if _, err := f.database.Pool.Exec(f.t.Context(), sql); err != nil {
-		f.t.Fatal(err)
-	}
+	pgtest.Exec(f.t, f.database.Pool, sql)
 }
 
 // group runs writes in one group.
@@ -87,21 +80,14 @@ func (f *fixture) awaitLockWaiter() {
 }
 
 // stored describes the pets and orders of a store, without the ids of orders.
-func (f *fixture) stored(store Store) (rows []string) {
+func (f *fixture) stored(store Store) []string {
 	f.t.Helper()
-	found, err := f.database.Pool.Query(f.t.Context(), `
+	return pgtest.List[string](f.t, f.database.Pool, `
 		SELECT format('pet %s %s: %s in stock, %s held', id, status, quantity, held)
 		FROM pets JOIN inventory USING (account_id) WHERE account_id = $1 AND pet_id = id
 		UNION ALL
 		SELECT format('order of pet %s: %s, %s', pet_id, quantity, complete) FROM orders WHERE account_id = $1
 		ORDER BY 1`, store.AccountID)
-	if err == nil {
-		rows, err = pgx.CollectRows(found, pgx.RowTo[string])
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return rows
 }
 
 // order places an order. Its response is the number of units left.
@@ -212,17 +198,9 @@ func TestGroupEqualsSequence(t *testing.T) {
 func TestWritesThatLeaveTheGroup(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	tx, err := f.database.Pool.Begin(t.Context())
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if err == nil {
-		_, err = tx.Exec(t.Context(), "SELECT FROM inventory WHERE account_id = 1 AND pet_id = 1 FOR UPDATE")
-	}
-	if err == nil {
-		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('idempotency held', 1)) FROM account_state WHERE account_id = 1")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := pgtest.Begin(t, f.database.Pool)
+	pgtest.Exec(t, tx, "SELECT FROM inventory WHERE account_id = 1 AND pet_id = 1 FOR UPDATE")
+	pgtest.Exec(t, tx, "SELECT pg_advisory_xact_lock(hashtextextended('idempotency held', 1)) FROM account_state WHERE account_id = 1")
 	decided, err := f.group(one, order(1, 1), order(2, 1), order(9, 1), under("held", order(2, 1)), under("twins", order(3, 1)), under("twins", order(3, 1)))
 	if err != nil {
 		t.Fatal(err)
@@ -402,11 +380,7 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 		UPDATE inventory SET held = 1;
 		INSERT INTO orders (account_id, id, pet_id, quantity) SELECT account_id, id, id, 1 FROM pets;
 		ANALYZE`)
-	pool, err := postgres.Open(t.Context(), f.database.DirectURL, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, f.database.DirectURL, 1)
 	f.Committer = newCommitter(pool)
 	for i := range writes {
 		n := int64(10 + i)
@@ -475,9 +449,7 @@ func TestPlansOfEmptyTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	if _, err := conn.Exec(t.Context(), "SET plan_cache_mode = force_generic_plan"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, conn, "SET plan_cache_mode = force_generic_plan")
 	queries := regexp.MustCompile("(?s)= `(-- name: (\\w+) .*?)`").FindAllStringSubmatch(string(generated), -1)
 	if len(queries) < 20 {
 		t.Fatalf("only %d queries in db/batch.go", len(queries))
@@ -489,15 +461,8 @@ func TestPlansOfEmptyTables(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		arguments := strings.TrimSuffix(strings.Repeat("NULL, ", len(prepared.ParamOIDs)), ", ")
-		rows, err := conn.Query(t.Context(), fmt.Sprintf("EXPLAIN EXECUTE %s(%s)", pgx.Identifier{name}.Sanitize(), arguments), pgx.QueryExecModeSimpleProtocol)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		plan := strings.Join(lines, "\n")
+		explain := fmt.Sprintf("EXPLAIN EXECUTE %s(%s)", pgx.Identifier{name}.Sanitize(), arguments)
+		plan := strings.Join(pgtest.List[string](t, conn, explain, pgx.QueryExecModeSimpleProtocol), "\n")
 		for _, scan := range []string{"Seq Scan on", "Hash Join", "Merge Join"} {
 			if strings.Contains(plan, scan) {
 				t.Errorf("%s has a %s:\n%s", name, scan, plan)

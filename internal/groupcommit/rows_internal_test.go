@@ -6,16 +6,15 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/pgtest"
 )
 
 // rowsOf describes the categories, pets, orders and messages of a store.
-func (f *fixture) rowsOf(store Store) (rows []string) {
+func (f *fixture) rowsOf(store Store) []string {
 	f.t.Helper()
-	found, err := f.database.Pool.Query(f.t.Context(), `
+	return pgtest.List[string](f.t, f.database.Pool, `
 		SELECT format('category %s', name) FROM categories WHERE account_id = $1
 		UNION ALL SELECT format('pet %s of %s in stock %s', pets.name, categories.name, quantity)
 			FROM pets JOIN categories USING (account_id) JOIN inventory USING (account_id)
@@ -23,13 +22,6 @@ func (f *fixture) rowsOf(store Store) (rows []string) {
 		UNION ALL SELECT format('order of %s', extract(year FROM ship_date)) FROM orders WHERE account_id = $1
 		UNION ALL SELECT format('message %s', message) FROM messages WHERE account_id = $1
 		ORDER BY 1`, store.AccountID)
-	if err == nil {
-		rows, err = pgx.CollectRows(found, pgx.RowTo[string])
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return rows
 }
 
 // change returns a write with a decision that only changes the state.

@@ -1,7 +1,6 @@
 package groupcommit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -44,11 +43,7 @@ func TestSandboxGroupsDoNotWait(t *testing.T) {
 	}
 	f.locks.Give(sandbox.Payer, all)
 
-	holder, err := f.database.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
+	holder := pgtest.Begin(t, f.database.Pool)
 	if err := db.New(holder).StoreLock(t.Context(), sandbox.AccountID); err != nil {
 		t.Fatal(err)
 	}

@@ -1,50 +1,19 @@
 package groupcommit
 
 import (
-	"context"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 	"petstore/internal/stock"
 )
 
-// sentWrites records the statements of groups that write rows.
-type sentWrites struct{ names []string }
-
 var aboutWrites = regexp.MustCompile(`^-- name: (\w+(?:Insert|Write|Delete)|StandbyAwait) `)
-
-// TraceBatchStart implements pgx.BatchTracer.
-func (s *sentWrites) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	for _, queued := range data.Batch.QueuedQueries {
-		if name := aboutWrites.FindStringSubmatch(queued.SQL); name != nil {
-			s.names = append(s.names, name[1])
-		}
-	}
-	return ctx
-}
-
-// TraceBatchQuery implements pgx.BatchTracer.
-func (*sentWrites) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
-// TraceBatchEnd implements pgx.BatchTracer.
-func (*sentWrites) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
-
-// TraceQueryStart implements pgx.QueryTracer.
-func (*sentWrites) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-
-// TraceQueryEnd implements pgx.QueryTracer.
-func (*sentWrites) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // alterations describes the rows that are missing after a write, and the new ones.
 func alterations(before, after []string) string {
@@ -67,12 +36,12 @@ func alterations(before, after []string) string {
 func TestStatementsOfWrites(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	sent := &sentWrites{}
-	pool, err := postgres.Open(t.Context(), f.database.URL, 1, sent)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	var sent []string // the statements that write rows
+	pool := pgtest.Open(t, f.database.URL, 1, pgtest.Statements(func(sql string, _ []any) {
+		if name := aboutWrites.FindStringSubmatch(sql); name != nil {
+			sent = append(sent, name[1])
+		}
+	}))
 	c := newCommitter(pool)
 	f.exec("INSERT INTO categories (account_id, id, name, name_key) VALUES (1, 2, 'Cats', 'cats'), (1, 3, 'Fish', 'fish')")
 	f.exec("INSERT INTO orders (account_id, id, pet_id, quantity) VALUES (1, 7, 3, 1); UPDATE inventory SET held = 1 WHERE account_id = 1 AND pet_id = 3")
@@ -130,8 +99,9 @@ func TestStatementsOfWrites(t *testing.T) {
 			continue // it has no such groups
 		}
 		before := f.rowsOf(one)
-		sent.names = nil
+		sent = nil
 		var decided []outcome
+		var err error
 		if step.group == "common" {
 			decided, err = c.runCommon(t.Context(), []storeWrite{{one, step.write}})
 		} else {
@@ -141,7 +111,7 @@ func TestStatementsOfWrites(t *testing.T) {
 		if decided[0].err != nil {
 			rows += "refused"
 		}
-		if got := strings.Join(slices.Sorted(slices.Values(sent.names)), " "); err != nil || got != step.want || rows != step.rows {
+		if got := strings.Join(slices.Sorted(slices.Values(sent)), " "); err != nil || got != step.want || rows != step.rows {
 			t.Fatalf("%s %s: %v, %v, the group sends %s, want %s; alters %s, want %s", step.group, step.what, err, decided[0].err, got, step.want, rows, step.rows)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 )
 
@@ -43,18 +42,12 @@ func TestSlowStatements(t *testing.T) {
 	var log bytes.Buffer
 	const fast = time.Hour // nothing takes as long, however busy the machine is
 	statements := &ending{Statements: &telemetry.Statements{Log: slog.New(slog.NewJSONHandler(&log, nil)), Slow: fast}, t: t}
-	pool, err := postgres.Open(t.Context(), pgtest.New(t).URL, 1, statements)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := pgtest.Open(t, pgtest.New(t).URL, 1, statements)
 
 	const napping = "-- name: Nap :one\nSELECT 'hidden text', $1::text FROM pg_sleep($2)"
 	run := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, pool, sql, args...)
 	}
 	batch := func(naps ...float64) error {
 		b := &pgx.Batch{}
@@ -65,7 +58,7 @@ func TestSlowStatements(t *testing.T) {
 		return pool.SendBatch(t.Context(), b).Close()
 	}
 	run(napping, "hidden argument", 0.0)
-	err = batch(0, 0)
+	err := batch(0, 0)
 	statements.Slow = slow
 	run(napping, "hidden argument", slow.Seconds())
 	run("select/**/pg_sleep($1)", slow.Seconds())

@@ -23,12 +23,7 @@ import (
 func open(t *testing.T, database *pgtest.Database, tracers ...pgx.QueryTracer) *postgres.DB {
 	t.Helper()
 	const conns = 4
-	pool, err := postgres.Open(t.Context(), database.URL, conns, tracers...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return pgtest.Open(t, database.URL, conns, tracers...)
 }
 
 // TestRun: tasks run at once and again until the context ends, also after an error, which is
@@ -135,26 +130,12 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// starts collects the times from which batches of the sweep of stored responses begin.
-type starts []time.Time
-
-func (s *starts) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(query.SQL, "IdempotencyKeySweep") {
-		at, _ := query.Args[0].(time.Time)
-		*s = append(*s, at)
-	}
-	return ctx
-}
-
-func (*starts) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // TestSweepIdempotencyKeys: each batch of a sweep begins where the one before ended. An old
 // snapshot keeps the entries of deleted rows, and reading them again would take long.
 func TestSweepIdempotencyKeys(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	var newest time.Time
-	if err := database.Pool.QueryRow(t.Context(), `
+	newest := pgtest.Read[time.Time](t, database.Pool, `
 		WITH account AS (
 			INSERT INTO accounts (name) VALUES ('one') RETURNING id
 		), key AS (
@@ -165,18 +146,22 @@ func TestSweepIdempotencyKeys(t *testing.T) {
 			FROM key, generate_series(1, 2 * $1) AS n
 			RETURNING created_at
 		)
-		SELECT max(created_at) FROM stored`, keysPerBatch).Scan(&newest); err != nil {
-		t.Fatal(err)
-	}
-	var got starts
-	if err := SweepIdempotencyKeys(t.Context(), open(t, database, &got)); err != nil {
+		SELECT max(created_at) FROM stored`, keysPerBatch)
+	var got []time.Time // from which the batches begin
+	pool := open(t, database, pgtest.Statements(func(sql string, args []any) {
+		if strings.Contains(sql, "IdempotencyKeySweep") {
+			at, _ := args[0].(time.Time)
+			got = append(got, at)
+		}
+	}))
+	if err := SweepIdempotencyKeys(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	var left int
 	if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM idempotency_keys").Scan(&left); err != nil || left > 0 {
 		t.Errorf("%d are left: %v", left, err)
 	}
-	want := starts{{}, newest.Add(-keysPerBatch * time.Second), newest}
+	want := []time.Time{{}, newest.Add(-keysPerBatch * time.Second), newest}
 	if !slices.EqualFunc(got, want, time.Time.Equal) {
 		t.Errorf("batches from %v, want %v", got, want)
 	}
@@ -188,9 +173,7 @@ func TestSweepAPIKeys(t *testing.T) {
 	database := pgtest.New(t)
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := database.Pool.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql, args...)
 	}
 	exec("INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two')")
 	exec("INSERT INTO account_state (account_id) VALUES (1), (2)")

@@ -13,7 +13,6 @@ import (
 
 	"petstore/db"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 	"petstore/internal/standardwebhooks"
 	"petstore/internal/webhook"
 )
@@ -51,31 +50,23 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	steps := &steps{t: t}
-	pool, err := postgres.Open(t.Context(), database.URL, 4, steps)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, database.URL, 4, steps)
 	now := time.Now()
 	const old, young = 1010, 10 // of a webhook; the delivered ones are several batches
-	if _, err := database.Pool.Exec(t.Context(), `
+	pgtest.Exec(t, database.Pool, `
 		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
 		INSERT INTO account_state (account_id) VALUES (1), (2);
 		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, status, disabled_reason, unsettled_after, deleted_at)
 		SELECT account_id, 'wh_' || md5(name), 'https://example.com', '{*}', '\x00', 0, CASE WHEN name = 'kept' THEN 'enabled' ELSE 'disabled' END,
 		       CASE WHEN name <> 'kept' THEN 'manual' END, CASE WHEN name <> 'gone' THEN '' END, CASE WHEN name <> 'kept' THEN now() END
-		FROM account_state, unnest('{kept,gone,going}'::text[]) AS name`); err != nil {
-		t.Fatal(err)
-	}
+		FROM account_state, unnest('{kept,gone,going}'::text[]) AS name`)
 	// Old deliveries are a minute older than the retention, and young ones a minute younger.
 	for deliveries, at := range map[int]time.Time{old: now.Add(-webhook.Retention - time.Minute), young: now.Add(-webhook.Retention + time.Minute)} {
-		if _, err := database.Pool.Exec(t.Context(), `
+		pgtest.Exec(t, database.Pool, `
 			INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status, next_attempt_at)
 			SELECT account_id, left($1::text, 16) || left(md5(webhooks.id || n), 20), webhooks.id, 'evt_00000000000000000000000000000000', n, 'pet.created', made.status, CASE WHEN made.status = 'pending' THEN now() END
 			FROM webhooks, generate_series(1, $2::int) AS n, LATERAL (SELECT CASE n WHEN 1 THEN 'pending' WHEN 2 THEN 'failed' ELSE 'delivered' END AS status) AS made`,
-			webhook.FirstDeliveryID(at), deliveries); err != nil {
-			t.Fatal(err)
-		}
+			webhook.FirstDeliveryID(at), deliveries)
 	}
 	for run := range 2 { // a second sweep changes nothing
 		steps.count = 0
@@ -85,20 +76,13 @@ func TestSweep(t *testing.T) {
 		if (steps.count == 0) != (run == 1) {
 			t.Errorf("sweep %d deleted %d batches", run, steps.count)
 		}
-		rows, err := database.Pool.Query(t.Context(), `
+		left := pgtest.List[string](t, database.Pool, `
 			SELECT w.account_id || ' ' || name || ' ' || count(d)
 			FROM webhooks AS w
 			JOIN unnest('{kept,gone,going}'::text[]) AS name ON w.id = 'wh_' || md5(name)
 			LEFT JOIN webhook_deliveries AS d ON d.account_id = w.account_id AND d.webhook_id = w.id
 			GROUP BY w.account_id, name
 			ORDER BY w.account_id, name`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		left, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
 		if diff := cmp.Diff([]string{"1 going 10", "1 kept 10", "2 going 10", "2 kept 10"}, left); diff != "" {
 			t.Errorf("webhooks and their deliveries (-want +got):\n%s", diff)
 		}
@@ -110,16 +94,10 @@ func TestSweep(t *testing.T) {
 func TestReseal(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	pool, err := postgres.Open(t.Context(), database.URL, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, database.URL, 4)
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := database.Pool.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Exec(t, database.Pool, sql, args...)
 	}
 	exec("INSERT INTO accounts (id, name) VALUES (1, 'one'); INSERT INTO account_state (account_id) VALUES (1)")
 	secrets := map[webhook.Endpoint][2]standardwebhooks.Secret{}
