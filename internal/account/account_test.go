@@ -185,9 +185,8 @@ func (f *fixture) wantGone(ids ...int64) {
 // wantNoDeadlocks fails the test if there were deadlocks in the database.
 func (f *fixture) wantNoDeadlocks() {
 	f.t.Helper()
-	var deadlocks int
-	if err := f.owner.Pool.QueryRow(f.t.Context(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&deadlocks); err != nil || deadlocks > 0 {
-		f.t.Errorf("%d deadlocks, %v", deadlocks, err)
+	if deadlocks := pgtest.Read[int](f.t, f.owner.Pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); deadlocks > 0 {
+		f.t.Errorf("%d deadlocks", deadlocks)
 	}
 }
 
@@ -296,9 +295,8 @@ func TestSweepOfAParent(t *testing.T) {
 		if err := f.reset(id); !errors.Is(err, account.ErrClosed) {
 			t.Errorf("reset of a deleted account: %v", err)
 		}
-		var live int
-		if err := f.owner.Pool.QueryRow(t.Context(), "SELECT count(*) FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL", id).Scan(&live); err != nil || live > 0 {
-			t.Errorf("%d live keys (%v)", live, err)
+		if live := pgtest.Read[int](t, f.owner.Pool, "SELECT count(*) FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL", id); live > 0 {
+			t.Errorf("%d live keys", live)
 		}
 		f.age(id)
 	}
@@ -528,9 +526,8 @@ func TestSandboxOfAParentBeingDeleted(t *testing.T) {
 		return 0, errors.Join(err, pgtest.AwaitLockWaiters(waits, f.owner.Pool, 1))
 	})
 	group.Wait()
-	var live int
-	if err := f.owner.Pool.QueryRow(t.Context(), "SELECT count(*) FROM accounts WHERE parent_id = $1 AND deleted_at IS NULL", f.id).Scan(&live); err != nil || live > 0 {
-		t.Errorf("%d sandboxes outlive the account (%v)", live, err)
+	if live := pgtest.Read[int](t, f.owner.Pool, "SELECT count(*) FROM accounts WHERE parent_id = $1 AND deleted_at IS NULL", f.id); live > 0 {
+		t.Errorf("%d sandboxes outlive the account", live)
 	}
 }
 

@@ -327,9 +327,8 @@ func TestWebhookBegins(t *testing.T) {
 		t.Errorf("disabling moved the webhook to %d; settled: %t", after, isSettled)
 	}
 	p.patch(hook.path(), object{"status": "enabled"}).want(200)
-	var isFailing bool
-	if err := p.db.QueryRow(t.Context(), "SELECT failing_since IS NOT NULL FROM webhooks WHERE id = $1", hook.ID).Scan(&isFailing); err != nil || isFailing {
-		t.Errorf("an enabled webhook is failing: %t, %v", isFailing, err)
+	if pgtest.Read[bool](t, p.db, "SELECT failing_since IS NOT NULL FROM webhooks WHERE id = $1", hook.ID) {
+		t.Error("an enabled webhook is failing")
 	}
 	if after, _, _ := position(hook); after != begin {
 		t.Errorf("a webhook that has not got the events before %d was disabled receives those after %d", begin, after)

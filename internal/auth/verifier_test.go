@@ -379,9 +379,8 @@ func TestFlushesAtOnce(t *testing.T) {
 			})
 		}
 		group.Wait()
-		var written int
-		if err := a.database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM api_key_uses WHERE last_used_at = $1", a.now.Truncate(time.Microsecond)).Scan(&written); err != nil || written != keys {
-			t.Errorf("uses of %d of %d keys were written: %v", written, keys, err)
+		if written := pgtest.Read[int](t, a.database.Pool, "SELECT count(*) FROM api_key_uses WHERE last_used_at = $1", a.now.Truncate(time.Microsecond)); written != keys {
+			t.Errorf("uses of %d of %d keys were written", written, keys)
 		}
 	}
 }

@@ -503,9 +503,8 @@ func TestPages(t *testing.T) {
 	if err != nil || left != restNow || !l.isStarted(to) || l.isStarted(other) {
 		t.Errorf("a page leaves %d, %v; want %d, and only the first webhook started", left, err, restNow)
 	}
-	var got string
-	if err := l.owner.Pool.QueryRow(t.Context(), "SELECT string_agg(after_sequence::text, ' ' ORDER BY id) FROM webhooks").Scan(&got); err != nil || got != "500 2000 500" {
-		t.Errorf("the webhooks are at the events %s, %v; want 500 2000 500", got, err)
+	if got := pgtest.Read[string](t, l.owner.Pool, "SELECT string_agg(after_sequence::text, ' ' ORDER BY id) FROM webhooks"); got != "500 2000 500" {
+		t.Errorf("the webhooks are at the events %s, want 500 2000 500", got)
 	}
 	if count, sum := scrape(t, l.worker, "petstore_webhook_dispatch_lag_seconds_count"), scrape(t, l.worker, "petstore_webhook_dispatch_lag_seconds_sum"); count != "1" || sum != "0" {
 		t.Errorf("%s dispatches are counted, which took %s s, want 1 and 0", count, sum)

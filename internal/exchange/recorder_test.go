@@ -284,9 +284,8 @@ func TestFullBuffer(t *testing.T) {
 		t.Errorf("%d exchanges are recorded and %d dropped, want 3 and 3", len(got), f.dropped.Load())
 	}
 	f.want(2, "1 /b")
-	var dropped int
-	if err := f.database.Pool.QueryRow(t.Context(), "SELECT dropped FROM exchange_logs WHERE account_id = 1").Scan(&dropped); err != nil || dropped != 3 {
-		t.Errorf("the log says that %d were dropped, %v", dropped, err)
+	if dropped := pgtest.Read[int](t, f.database.Pool, "SELECT dropped FROM exchange_logs WHERE account_id = 1"); dropped != 3 {
+		t.Errorf("the log says that %d were dropped", dropped)
 	}
 	f.add(1, "/c", 1<<20)
 	f.flush()

@@ -417,9 +417,8 @@ func TestLaterMigrations(t *testing.T) {
 // Citus rejects its statement in a plan for all values of the parameter.
 func wantPets(t *testing.T, database *pgtest.Database, want int) {
 	t.Helper()
-	var got int
-	if err := database.Pool.QueryRow(t.Context(), "SELECT pets_of('{1001}')").Scan(&got); err != nil || got != want {
-		t.Errorf("the function returns %d, want %d: %v", got, want, err)
+	if got := pgtest.Read[int](t, database.Pool, "SELECT pets_of('{1001}')"); got != want {
+		t.Errorf("the function returns %d, want %d", got, want)
 	}
 }
 
@@ -429,9 +428,8 @@ func TestServingRoleOnCitus(t *testing.T) {
 	database := pgtest.New(t)
 	pgtest.Exec(t, database.Pool, someRows)
 	serving := open(t, database.URL, 2)
-	var pets int
-	if err := serving.QueryRow(t.Context(), "SELECT count(id) FROM pets WHERE account_id = 1001").Scan(&pets); err != nil || pets != 100 {
-		t.Errorf("%d pets: %v", pets, err)
+	if pets := pgtest.Read[int](t, serving, "SELECT count(id) FROM pets WHERE account_id = 1001"); pets != 100 {
+		t.Errorf("%d pets", pets)
 	}
 	for _, statement := range []string{
 		"ALTER TABLE pets ADD COLUMN mine int", "TRUNCATE orders", "DROP TABLE orders", "UPDATE api_keys SET scope = 'admin'",

@@ -95,9 +95,8 @@ func TestServingRoleChangesOnlyRows(t *testing.T) {
 	if diff := cmp.Diff(before, s.privileges(t)); diff != "" {
 		t.Errorf("privileges after all attempts (-before +after):\n%s", diff)
 	}
-	var owned int
-	if err := s.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_shdepend WHERE refobjid = $1::regrole AND deptype = 'o'", s.role).Scan(&owned); err != nil || owned != 0 {
-		t.Errorf("the role owns %d objects: %v", owned, err)
+	if owned := pgtest.Read[int](t, s.Pool, "SELECT count(*) FROM pg_shdepend WHERE refobjid = $1::regrole AND deptype = 'o'", s.role); owned != 0 {
+		t.Errorf("the role owns %d objects", owned)
 	}
 }
 

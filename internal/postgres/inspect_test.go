@@ -21,9 +21,8 @@ func TestInspectCountsOthers(t *testing.T) {
 	}
 	_, url := database.NewRole(t)
 	pool := open(t, url, 1)
-	var reads bool
-	if err := pool.QueryRow(t.Context(), "SELECT pg_has_role('pg_read_all_stats', 'USAGE')").Scan(&reads); err != nil || reads {
-		t.Fatalf("the role reads all statistics: %t, %v", reads, err)
+	if pgtest.Read[bool](t, pool, "SELECT pg_has_role('pg_read_all_stats', 'USAGE')") {
+		t.Fatal("the role reads all statistics")
 	}
 	server, err := pool.Inspect(t.Context())
 	if err != nil || server.Connections < others+1 || server.Connections > server.MaxConnections {

@@ -103,9 +103,8 @@ func TestEventPartitions(t *testing.T) {
 		t.Errorf("partitions (-want +got):\n%s", diff)
 	}
 	var owned int
-	var events int
-	if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM events").Scan(&events); err != nil || events != 2*(len(kept)-5) {
-		t.Errorf("%d events are kept, want %d: %v", events, 2*(len(kept)-5), err)
+	if events := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM events"); events != 2*(len(kept)-5) {
+		t.Errorf("%d events are kept, want %d", events, 2*(len(kept)-5))
 	}
 	page, err := os.ReadFile("../docs/pages/webhooks.md") // a replay sends the oldest event again
 	if err != nil {
@@ -113,9 +112,8 @@ func TestEventPartitions(t *testing.T) {
 	}
 	_, text, _ := strings.Cut(string(page), "Store each id for ")
 	stored, _, _ := strings.Cut(text, " with")
-	var older int
-	if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM events WHERE created_at < now() - $1::interval", stored).Scan(&older); err != nil || older > 0 {
-		t.Errorf("receivers store ids for %q, and the feed has %d older events: %v", stored, older, err)
+	if older := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM events WHERE created_at < now() - $1::interval", stored); older > 0 {
+		t.Errorf("receivers store ids for %q, and the feed has %d older events", stored, older)
 	}
 	err = database.Pool.QueryRow(t.Context(), `
 		SELECT count(*)
@@ -162,9 +160,8 @@ func TestEventPartitionsInAnySession(t *testing.T) {
 			t.Fatal(err)
 		}
 		pgtest.Exec(t, conn, "SELECT set_config($1, $2, false)", setting[0], setting[1])
-		var changed int
-		if err := conn.QueryRow(t.Context(), "SELECT public.maintain_events()").Scan(&changed); err != nil || changed != len(names)-1 {
-			t.Errorf("%s: %d partitions: %v", setting, changed, err)
+		if changed := pgtest.Read[int](t, conn, "SELECT public.maintain_events()"); changed != len(names)-1 {
+			t.Errorf("%s: %d partitions", setting, changed)
 		}
 		if err := conn.Close(t.Context()); err != nil {
 			t.Error(err)

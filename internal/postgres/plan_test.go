@@ -99,9 +99,8 @@ func TestPlan(t *testing.T) {
 	if version, versionErr := m.Version(t.Context()); err != nil || versionErr != nil || len(status) != len(toys) || version != 0 {
 		t.Errorf("status %v, %v; version %d, %v", status, err, version, versionErr)
 	}
-	var tables int
-	if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace").Scan(&tables); err != nil || tables > 0 {
-		t.Errorf("the plan has created %d objects: %v", tables, err)
+	if tables := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"); tables > 0 {
+		t.Errorf("the plan has created %d objects", tables)
 	}
 	if _, err := m.Up(t.Context()); err != nil {
 		t.Fatal(err)

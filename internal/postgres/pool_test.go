@@ -90,9 +90,8 @@ func TestSessionLimits(t *testing.T) {
 		{open(t, database.URL, 1, "statement_timeout", "1s", "application_name", "ours"), map[string]string{"statement_timeout": "1s", "lock_timeout": "2s", "application_name": "petstore ours"}},
 	} {
 		for name, want := range test.want {
-			var got string
-			if err := test.pool.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&got); err != nil || got != want {
-				t.Errorf("%s is %q (%v), want %q", name, got, err, want)
+			if got := pgtest.Read[string](t, test.pool, "SELECT current_setting($1)", name); got != want {
+				t.Errorf("%s is %q, want %q", name, got, want)
 			}
 		}
 	}

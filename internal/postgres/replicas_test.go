@@ -224,9 +224,8 @@ func TestReplicaRotation(t *testing.T) {
 	r.want(&position, "1", false)
 	r.Standby.Resume()
 	r.awaitReplica(&position, "1")
-	var slots int
-	if err := r.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_replication_slots").Scan(&slots); err != nil || slots != 0 {
-		t.Errorf("the primary keeps WAL in %d slots: %v", slots, err)
+	if slots := pgtest.Read[int](t, r.Pool, "SELECT count(*) FROM pg_replication_slots"); slots != 0 {
+		t.Errorf("the primary keeps WAL in %d slots", slots)
 	}
 
 	if err := r.Standby.Stop(t.Context()); err != nil {
@@ -421,9 +420,8 @@ func TestEndOfRecord(t *testing.T) {
 		3*segment + block + 40:   3*segment + block + 40,
 		3*segment + 2*block - 24: 3*segment + 2*block - 24,
 	} {
-		var got int64
-		if err := server.QueryRow(t.Context(), "SELECT "+postgres.EndOfRecord+" FROM (SELECT $1::bigint AS lsn OFFSET 0) AS inserted", lsn).Scan(&got); err != nil || got != want {
-			t.Errorf("the record before %d ends at %d, want %d: %v", lsn, got, want, err)
+		if got := pgtest.Read[int64](t, server, "SELECT "+postgres.EndOfRecord+" FROM (SELECT $1::bigint AS lsn OFFSET 0) AS inserted", lsn); got != want {
+			t.Errorf("the record before %d ends at %d, want %d", lsn, got, want)
 		}
 	}
 }

@@ -157,9 +157,8 @@ func TestSweepIdempotencyKeys(t *testing.T) {
 	if err := SweepIdempotencyKeys(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	var left int
-	if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM idempotency_keys").Scan(&left); err != nil || left > 0 {
-		t.Errorf("%d are left: %v", left, err)
+	if left := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM idempotency_keys"); left > 0 {
+		t.Errorf("%d are left", left)
 	}
 	want := []time.Time{{}, newest.Add(-keysPerBatch * time.Second), newest}
 	if !slices.EqualFunc(got, want, time.Time.Equal) {
@@ -195,8 +194,7 @@ func TestSweepAPIKeys(t *testing.T) {
 	if err := SweepAPIKeys(t.Context(), open(t, database)); err != nil {
 		t.Fatal(err)
 	}
-	var kept string
-	if err := database.Pool.QueryRow(t.Context(), "SELECT string_agg(name, ' ' ORDER BY id) FROM api_keys JOIN api_key_uses ON api_key_id = id").Scan(&kept); err != nil || kept != "live expired recent" {
-		t.Errorf("keys after the sweep: %.100s, %v", kept, err)
+	if kept := pgtest.Read[string](t, database.Pool, "SELECT string_agg(name, ' ' ORDER BY id) FROM api_keys JOIN api_key_uses ON api_key_id = id"); kept != "live expired recent" {
+		t.Errorf("keys after the sweep: %.100s", kept)
 	}
 }
