@@ -357,17 +357,29 @@ func (p *petstore) try(method, target string, body any, header ...string) (*resp
 		}
 		sent = encoded
 	}
+	if body != nil { // it may be empty
+		header = append([]string{"Content-Type", "application/json"}, header...)
+	}
+	request, err := p.newRequest(p.t.Context(), method, target, bytes.NewReader(sent), header...)
+	if err != nil {
+		return nil, err
+	}
+	return p.send(request, sent)
+}
+
+// newRequest prepares a request for [petstore.send], with the header of [petstore.do].
+func (p *petstore) newRequest(ctx context.Context, method, target string, body io.Reader, header ...string) (*http.Request, error) {
 	if !strings.HasPrefix(target, "http") {
 		target = p.url + target
 	}
-	request, err := http.NewRequestWithContext(p.t.Context(), method, target, bytes.NewReader(sent))
+	request, err := http.NewRequestWithContext(ctx, method, target, body)
 	if err != nil {
 		return nil, err
 	}
 	if p.key != "" {
 		request.Header.Set("Authorization", "Bearer "+p.key)
 	}
-	if body != nil {
+	if request.Body != nil && request.Body != http.NoBody {
 		request.Header.Set("Content-Type", "application/json")
 	}
 	for i := 0; i+1 < len(header); i += 2 {
@@ -376,7 +388,27 @@ func (p *petstore) try(method, target string, body any, header ...string) (*resp
 			request.Header.Set(header[i], header[i+1])
 		}
 	}
-	return p.send(request, sent)
+	return request, nil
+}
+
+// request is newRequest in the goroutine of the test.
+func (p *petstore) request(ctx context.Context, method, target string, body io.Reader, header ...string) *http.Request {
+	p.t.Helper()
+	request, err := p.newRequest(ctx, method, target, body, header...)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return request
+}
+
+// sent is send in the goroutine of the test.
+func (p *petstore) sent(request *http.Request, body []byte) *response {
+	p.t.Helper()
+	resp, err := p.send(request, body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return resp
 }
 
 // send sends a prepared request with this body.

@@ -163,14 +163,8 @@ func (s *turnstile) leaving(clients int, method, target, body string) (leave fun
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var gone sync.WaitGroup
 	for range clients {
+		request := s.request(ctx, method, target, strings.NewReader(body))
 		gone.Go(func() {
-			request, err := http.NewRequestWithContext(ctx, method, s.url+target, strings.NewReader(body))
-			if err != nil {
-				s.t.Error(err)
-				return
-			}
-			request.Header.Set("Authorization", "Bearer "+s.key)
-			request.Header.Set("Content-Type", "application/json")
 			response, err := client.Do(request)
 			if err == nil {
 				_ = response.Body.Close() // too early

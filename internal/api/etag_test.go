@@ -415,20 +415,9 @@ func TestErrorsComeBeforePreconditions(t *testing.T) {
 // empty one.
 func (p *petstore) withHeader(name string, values []string, method, target string, body []byte) *response {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(p.t.Context(), method, p.url+target, bytes.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+p.key)
-	if body != nil {
-		request.Header.Set("Content-Type", "application/json")
-	}
+	request := p.request(p.t.Context(), method, target, bytes.NewReader(body))
 	request.Header[name] = values
-	resp, err := p.send(request, body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return resp
+	return p.sent(request, body)
 }
 
 // conditionalWrite is a write that changes an existing resource.

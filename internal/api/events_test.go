@@ -432,16 +432,7 @@ type stream struct {
 // stream opens a stream.
 func (p *petstore) stream(target string, header ...string) *stream {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.url+target, nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+p.key)
-	request.Header.Set("Accept", "text/event-stream")
-	for i := 0; i+1 < len(header); i += 2 {
-		request.Header.Set(header[i], header[i+1])
-	}
-	opened, err := p.client.Do(request)
+	opened, err := p.client.Do(p.request(p.t.Context(), "GET", target, nil, append([]string{"Accept", "text/event-stream"}, header...)...))
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -294,12 +294,7 @@ func TestClientLeaves(t *testing.T) {
 	const id = "left-alone"
 	leaving, leave := context.WithCancel(t.Context())
 	defer leave()
-	request, err := http.NewRequestWithContext(leaving, http.MethodGet, p.url+"/store/orders/1", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+p.key)
-	request.Header.Set("X-Request-Id", id)
+	request := p.request(leaving, "GET", "/store/orders/1", nil, "X-Request-Id", id)
 	left := make(chan error, 1)
 	release := p.lockTable("orders", 1, func() {
 		go func() {

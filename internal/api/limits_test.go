@@ -380,19 +380,12 @@ func TestAddressOfAClient(t *testing.T) {
 			p, _ := p.in(t).limited(ratelimit.Limit{}, ratelimit.Limit{PerMinute: 1, Burst: 1}, func(o *api.Options) { o.TrustedProxies = test.trusted })
 			statuses := make([]int, 0, 2)
 			for _, header := range []fields{test.first, test.second} {
-				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/pets", nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				request := p.request(t.Context(), "GET", "/pets", nil)
 				request.Header = http.Header(header)
 				if header == nil {
 					request.Header = http.Header{}
 				}
-				resp, err := p.send(request, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				statuses = append(statuses, resp.status)
+				statuses = append(statuses, p.sent(request, nil).status)
 			}
 			want := []int{401, 401}
 			if test.same {
@@ -459,13 +452,7 @@ func (p *petstore) slowly() (finish func() int) {
 	read, write := io.Pipe()
 	reading := make(chan struct{})
 	ctx := httptrace.WithClientTrace(p.t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(reading) }})
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/messages", read)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+p.key)
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Expect", "100-continue") // the server confirms it when it starts to read
+	request := p.request(ctx, "POST", "/messages", read, "Expect", "100-continue") // the server confirms it when it starts to read
 	status := make(chan int, 1)
 	go func() {
 		defer close(status)
@@ -839,16 +826,8 @@ func TestBodyTooSlow(t *testing.T) {
 		body, writer := io.Pipe()
 		defer writer.Close()
 		go func() { _, _ = io.WriteString(writer, "{") }()
-		request, err := http.NewRequestWithContext(t.Context(), o.method, slow.url+o.target, body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header = http.Header{"Authorization": {"Bearer " + p.key}, "Content-Type": {"application/json"}}
-		resp, err := slow.in(t).send(request, []byte("{"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.wantError(408, "request_timeout")
+		p := slow.in(t)
+		p.sent(p.request(t.Context(), o.method, o.target, body), []byte("{")).wantError(408, "request_timeout")
 	}
 	for _, o := range operations() {
 		if o.described.RequestBody != nil {
@@ -1035,15 +1014,7 @@ func TestSlowBody(t *testing.T) {
 				_, _ = writer.Write(text[10:])
 				writer.Close()
 			}()
-			request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/messages", body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			request.Header = http.Header{"Authorization": {"Bearer " + p.key}, "Content-Type": {"application/json"}, "Expect": {"100-continue"}}
-			resp, err := p.send(request, text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := p.sent(p.request(ctx, "POST", server.URL+"/messages", body, "Expect", "100-continue"), text)
 			if name == "unavailable" {
 				resp.wantUnavailable()
 			} else {

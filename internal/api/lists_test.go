@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -369,18 +368,11 @@ func TestCountIsPreferred(t *testing.T) {
 		{[]string{"count=exact x"}, false},
 	} {
 		for _, method := range []string{"GET", "HEAD"} {
-			request, err := http.NewRequestWithContext(t.Context(), method, p.url+"/pets?limit=2", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
-			request.Header.Set("Authorization", "Bearer "+p.key)
+			request := p.request(t.Context(), method, "/pets?limit=2", nil)
 			for _, field := range test.prefer {
 				request.Header.Add("Prefer", field)
 			}
-			resp, err := p.send(request, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := p.sent(request, nil)
 			total, applied := "", ""
 			if test.counted {
 				total, applied = "5", "count=exact"

@@ -135,12 +135,7 @@ func TestMessageWaitIsCutShort(t *testing.T) {
 	path, _ := p.newMessage()
 
 	ctx, disconnect := context.WithCancel(t.Context())
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+p.key)
-	request.Header.Set("Prefer", "wait=30")
+	request := p.request(ctx, "GET", path, nil, "Prefer", "wait=30")
 	gone := make(chan error)
 	go func() {
 		got, err := client.Do(request)

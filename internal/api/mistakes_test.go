@@ -65,20 +65,9 @@ func (p *program) call(method, target, body string, header ...string) (got reply
 // open is call until the response begins.
 func (p *program) open(ctx context.Context, method, target, body string, header ...string) (*http.Response, error) {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(ctx, method, p.url+target, strings.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+p.key)
-	request.Header.Set("User-Agent", p.agent)
-	if body != "" {
-		request.Header.Set("Content-Type", "application/json")
-	}
+	request := p.request(ctx, method, target, strings.NewReader(body), append([]string{"User-Agent", p.agent}, header...)...)
 	if p.streams {
 		request.ContentLength = -1
-	}
-	for i := 0; i < len(header); i += 2 {
-		request.Header.Set(header[i], header[i+1])
 	}
 	return p.http.Do(request)
 }

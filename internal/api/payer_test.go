@@ -47,15 +47,8 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 			defer waiting.Wait()
 			defer cancel()
 			open := func(client *petstore) {
+				request := client.request(ctx, "GET", "/events?after=latest", nil, "Accept", accept, "Prefer", "wait=30")
 				waiting.Go(func() {
-					request, err := http.NewRequestWithContext(ctx, http.MethodGet, client.url+"/events?after=latest", nil)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					request.Header.Set("Authorization", "Bearer "+client.key)
-					request.Header.Set("Accept", accept)
-					request.Header.Set("Prefer", "wait=30")
 					received, err := http.DefaultTransport.RoundTrip(request)
 					switch {
 					case ctx.Err() != nil:

@@ -255,12 +255,7 @@ func TestRecordOfLeavingClients(t *testing.T) {
 		status             int // of the order afterwards
 	}{{"POST", "/store/orders", `{"petId":1}`, 200}, {"DELETE", placed, "", 404}} {
 		leaving, leave := context.WithCancel(t.Context())
-		request, err := http.NewRequestWithContext(leaving, write.method, noticing.URL+write.path, strings.NewReader(write.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Authorization", "Bearer "+p.key)
-		request.Header.Set("Content-Type", "application/json")
+		request := p.request(leaving, write.method, noticing.URL+write.path, strings.NewReader(write.body))
 		left := make(chan error, 1)
 		release := p.lockTable("orders", 1, func() {
 			go func() {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -130,17 +129,7 @@ func TestBodySize(t *testing.T) {
 	p := start(t)
 	chunked := func(body []byte) *response {
 		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/categories", io.MultiReader(bytes.NewReader(body)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Authorization", "Bearer "+p.key)
-		request.Header.Set("Content-Type", "application/json")
-		resp, err := p.send(request, body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp
+		return p.sent(p.request(t.Context(), "POST", "/categories", io.MultiReader(bytes.NewReader(body))), body)
 	}
 	p.post("/categories", padded("with length", maxBodyBytes)).want(201)
 	chunked(padded("no length", maxBodyBytes)).want(201)

@@ -88,14 +88,7 @@ func (r *response) wantInjected(status int, rule string) {
 // response.
 func (p *petstore) wantClosed(method, target, body string, header ...string) {
 	p.t.Helper()
-	request := httptest.NewRequestWithContext(p.t.Context(), method, p.url+target, strings.NewReader(body))
-	request.Header.Set("Authorization", "Bearer "+p.key)
-	if body != "" {
-		request.Header.Set("Content-Type", "application/json")
-	}
-	for i := 0; i+1 < len(header); i += 2 {
-		request.Header.Set(header[i], header[i+1])
-	}
+	request := p.request(p.t.Context(), method, target, strings.NewReader(body), header...)
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
 	if err != nil {
@@ -681,13 +674,7 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 	} {
 		id := "left-" + request.method
 		leaving, leave := context.WithCancel(t.Context())
-		sent, err := http.NewRequestWithContext(leaving, request.method, p.url+request.target, strings.NewReader(request.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sent.Header.Set("Authorization", "Bearer "+p.key)
-		sent.Header.Set("Content-Type", "application/json")
-		sent.Header.Set("X-Request-Id", id)
+		sent := p.request(leaving, request.method, request.target, strings.NewReader(request.body), "X-Request-Id", id)
 		left := make(chan error, 1)
 		go func() {
 			_, err := p.send(sent, []byte(request.body))

@@ -416,15 +416,9 @@ func TestTraceparent(t *testing.T) {
 		}
 	}
 	// two headers are invalid
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/livez", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := p.request(t.Context(), "GET", "/livez", nil)
 	request.Header["Traceparent"] = []string{"00-" + trace + "-" + parent + "-01", "00-" + trace + "-" + parent + "-01"}
-	resp, err := p.send(request, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := p.sent(request, nil)
 	if lines := p.logged(resp.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != "" {
 		t.Errorf("two are logged as %+v", lines)
 	}
