@@ -3,8 +3,6 @@ package postgres_test
 import (
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,31 +34,10 @@ var maintenance = []string{"APIKeyMarkUsed", "DispatchAccounts", "DrainWebhooks"
 var ofCommonGroups = []string{"StoreKeysGet", "StorePetsLock", "StoresRead"}
 
 var (
-	namedQuery      = regexp.MustCompile(`(?s)-- name: (\w+) :\w+\n(.*?;)`)
 	sqlComment      = regexp.MustCompile(`--[^\n]*`)
 	insertOfAccount = regexp.MustCompile(`INTO \w+(?: AS \w+)? \(account_id[^)]*\)\s+(VALUES \((@account_id|\$1)|SELECT (@account_id|account_state\.account_id))`)
 	tableReference  = regexp.MustCompile(`\b(FROM|JOIN|UPDATE|INTO|USING) (\w+)(?: AS (\w+))?`)
 )
-
-// namedQueries returns the queries in queries/ by name.
-func namedQueries(t *testing.T) map[string]string {
-	t.Helper()
-	files, err := filepath.Glob("../../queries/*.sql")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("queries %v: %v", files, err)
-	}
-	queries := map[string]string{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, query := range namedQuery.FindAllStringSubmatch(string(text), -1) {
-			queries[query[1]] = query[2]
-		}
-	}
-	return queries
-}
 
 // TestQueriesNameTheAccount checks that each reference to a table of a store names the
 // account of the request: `account_id = @account_id`, with the name of the table if a
@@ -68,11 +45,11 @@ func namedQueries(t *testing.T) map[string]string {
 func TestQueriesNameTheAccount(t *testing.T) {
 	t.Parallel()
 	var exceptions []string
-	for name, query := range namedQueries(t) {
-		if missing := referencesWithoutAccount(query); len(missing) > 0 {
+	for name, query := range allQueries(t) {
+		if missing := referencesWithoutAccount(query.text); len(missing) > 0 {
 			exceptions = append(exceptions, name)
 			if !slices.Contains(slices.Concat(maintenance, ofCommonGroups, copies), name) {
-				t.Errorf("%s does not name the account of %v", name, missing)
+				t.Errorf("%s: %s does not name the account of %v", query.file, name, missing)
 			}
 		}
 	}
@@ -268,13 +245,13 @@ func TestStoreTables(t *testing.T) {
 func TestStoresAreCopiedAndDeleted(t *testing.T) {
 	t.Parallel()
 	var copied, deleted []string
-	for name, query := range namedQueries(t) {
-		if insert := regexp.MustCompile(`INTO (\w+) \(([^)]*)\)`).FindStringSubmatch(query); strings.HasPrefix(name, "StoreCopy") {
+	for name, query := range allQueries(t) {
+		if insert := regexp.MustCompile(`INTO (\w+) \(([^)]*)\)`).FindStringSubmatch(query.text); strings.HasPrefix(name, "StoreCopy") {
 			for column := range strings.SplitSeq(insert[2], ", ") {
 				copied = append(copied, insert[1]+"."+column)
 			}
 		}
-		if from := regexp.MustCompile(`DELETE FROM (\w+)`).FindStringSubmatch(query); strings.HasPrefix(name, "StoreDelete") {
+		if from := regexp.MustCompile(`DELETE FROM (\w+)`).FindStringSubmatch(query.text); strings.HasPrefix(name, "StoreDelete") {
 			deleted = append(deleted, from[1])
 		}
 	}
