@@ -192,9 +192,7 @@ func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered)
 		})
 	}
 	ending()
-	if err := tx.Rollback(ctx); err != nil {
-		s.t.Fatal(err)
-	}
+	pgtest.Rollback(s.t, tx)
 	ended()
 	if err := <-done; err != nil {
 		s.t.Fatal(err)

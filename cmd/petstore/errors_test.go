@@ -519,9 +519,7 @@ func TestStatementSentences(t *testing.T) {
 	pgtest.Exec(t, lock, "LOCK TABLE goose_db_version")
 	wantSentence(t, []string{"DATABASE_URL=" + serving.OwnerURL + "&lock_timeout=100ms"}, []string{"migrate", "down", "--yes"}, false,
 		"PostgreSQL reports: canceling statement due to lock timeout (SQLSTATE 55P03); try again when the transactions that hold the lock have ended")
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, lock)
 	wantSentence(t, []string{"DATABASE_URL=" + serving.DirectURL}, []string{"migrate", "down", "--yes"}, false,
 		"PostgreSQL reports: permission denied for table goose_db_version (SQLSTATE 42501); connect as the owner of the schema, or let it run `petstore migrate up` with PETSTORE_SERVING_ROLE set to this role")
 	for _, command := range []string{"seed", "after-restore"} {

@@ -198,9 +198,7 @@ func TestDatabaseSlow(t *testing.T) {
 	})
 	// A write whose request has timed out is canceled shortly after its response.
 	eventually(t, 8*time.Second, func() bool { return p.waiting() == 0 })
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, lock)
 	if diff := cmp.Diff(before, p.contents(tables)); diff != "" {
 		t.Errorf("failed requests changed the data (-before +after):\n%s", diff)
 	}

@@ -200,9 +200,7 @@ func TestMissingPartitions(t *testing.T) {
 	p.post("/store/orders", object{"petId": pet}).wantError(503, "unavailable")
 	p.do("POST", "/sandboxes/"+made.ID+"/reset", nil).wantError(503, "unavailable")
 	p.wantNotReady("partition", checks)
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, lock)
 	p.newOrder(pet, 1)
 	clock.move(time.Second)
 	p.get("/readyz").want(200)
@@ -279,9 +277,7 @@ func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	}
 	for again := time.NewTicker(time.Millisecond); reads.Load() < 3; <-again.C {
 	}
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, lock)
 	for _, receive := range probes {
 		receive().want(http.StatusOK)
 	}

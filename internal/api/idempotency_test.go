@@ -152,9 +152,7 @@ func TestUnavailabilityFreesTheKey(t *testing.T) {
 	pgtest.Exec(t, tx, "LOCK TABLE idempotency_keys IN SHARE MODE") // the server cannot store a response
 	s.under("x", "/store/orders", object{"petId": s.pet}).wantUnavailable()
 	s.wantShelf(on("available", 5))
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, tx)
 	first := s.under("x", "/store/orders", object{"petId": s.pet}).wantFresh(201)
 	s.under("x", "/store/orders", object{"petId": s.pet}).wantReplay(first)
 	s.wantShelf(on("available", 4, 1))
@@ -256,9 +254,7 @@ func (p *petstore) holding(key string, happen func()) {
 		}
 	})
 	happen()
-	if err := tx.Rollback(ctx); err != nil {
-		p.t.Error(err)
-	}
+	pgtest.Rollback(p.t, tx)
 }
 
 // keyID returns the id of the first API key.
@@ -428,9 +424,7 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 		if left := p.count("idempotency_keys"); left != 26 {
 			t.Errorf("%d stored responses are left while another process sweeps, want 26", left)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Rollback(t, tx)
 		p.sweepKeys()
 		if left := p.count("idempotency_keys"); left != 1 {
 			t.Errorf("%d stored responses are left, want 1", left)

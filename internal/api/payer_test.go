@@ -121,9 +121,7 @@ func TestOneResetAtATime(t *testing.T) {
 	case early = <-second:
 	default:
 	}
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, lock)
 	switch early {
 	case 0:
 	case 429: // on a slow machine, the resets of the other account take longer than the second one waits

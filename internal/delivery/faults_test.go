@@ -282,8 +282,6 @@ func TestLockedWebhook(t *testing.T) {
 	if got := to.count(); got > 0 {
 		t.Errorf("%d requests to a locked webhook", got)
 	}
-	if err := holder.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, holder)
 	to.await(3)
 }

@@ -528,9 +528,7 @@ func TestRenewBesideLock(t *testing.T) {
 	if waited := strings.Count(log.String(), "webhook that is locked"); free.isExpired() || waited != few {
 		t.Errorf("the free one is expired: %t, and %d waited\n%s", free.isExpired(), waited, &log)
 	}
-	if err := holder.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, holder)
 	for _, d := range locked {
 		wasExpired := d.isExpired()
 		if err := d.renewLocked(t.Context()); err != nil || !wasExpired || d.isExpired() || d.stopped {

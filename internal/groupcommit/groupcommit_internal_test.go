@@ -243,9 +243,7 @@ func TestWritesThatLeaveTheGroup(t *testing.T) {
 			t.Errorf("beside writes that wait, %s: %v, want %v", what, err, other.err)
 		}
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, tx)
 	waited.Wait()
 }
 

@@ -62,9 +62,7 @@ func TestSandboxGroupsDoNotWait(t *testing.T) {
 	if waiters, err := pgtest.LockWaiters(t.Context(), f.database.Pool); err != nil || waiters != 1 {
 		t.Errorf("%d connections wait for the store, %v; want 1", waiters, err)
 	}
-	if err := holder.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, holder)
 	waiting.Wait()
 	placed := 0
 	for _, row := range f.stored(sandbox) {

@@ -57,3 +57,9 @@ func Begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // without effect after its end
 	return tx
 }
+
+// Rollback ends a transaction of [Begin] before the test.
+func Rollback(t testing.TB, tx pgx.Tx) {
+	t.Helper()
+	check(t, tx.Rollback(t.Context()))
+}

@@ -360,9 +360,7 @@ func TestMissingPartition(t *testing.T) {
 	if fit, err := serving.EventsFit(t.Context(), 0); err != nil || fit {
 		t.Errorf("EventsFit without a partition: %t, %v", fit, err)
 	}
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, lock)
 	for what, transact := range transactions {
 		if err := transact(100 + len(what)); err != nil {
 			t.Errorf("%s after the lock: %v", what, err)
@@ -418,9 +416,7 @@ func TestMaintainEventsEndsWithItsContext(t *testing.T) {
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller without time: %v", err)
 	}
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Rollback(t, lock)
 	if err := <-second; err != nil {
 		t.Errorf("another caller: %v", err)
 	}
