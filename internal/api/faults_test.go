@@ -172,7 +172,7 @@ func TestDatabaseSlow(t *testing.T) {
 	p.oneOfEach()
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "account_state", "api_keys", "events", "webhooks", "webhook_deliveries"}
 	saving := p.as(p.newKey("saving", auth.Admin)) // an account has one place for a new sandbox or sample
-	before := p.contents(tables)
+	before := p.rows()
 	lock := pgtest.Begin(t, p.db)
 	pgtest.Exec(t, lock, "LOCK "+strings.Join(tables, ", "))
 	var all []operation
@@ -199,25 +199,12 @@ func TestDatabaseSlow(t *testing.T) {
 	// A write whose request has timed out is canceled shortly after its response.
 	eventually(t, 8*time.Second, func() bool { return p.waiting() == 0 })
 	pgtest.Rollback(t, lock)
-	if diff := cmp.Diff(before, p.contents(tables)); diff != "" {
-		t.Errorf("failed requests changed the data (-before +after):\n%s", diff)
-	}
+	p.wantRows(before)
 	for _, o := range all {
 		if status := p.ask(o).status; status >= 500 {
 			t.Errorf("%s %s: %d after the fault", o.method, o.path, status)
 		}
 	}
-}
-
-// contents returns every row of the test in the tables as text.
-func (p *petstore) contents(tables []string) map[string][]string {
-	p.t.Helper()
-	all, owned := map[string][]string{}, p.owned("account_id")
-	for _, table := range tables {
-		rows := pgtest.Read[[]string](p.t, p.db, fmt.Sprintf("SELECT array_agg(t::text ORDER BY t::text) FROM %s AS t WHERE %s", table, owned))
-		all[table] = rows
-	}
-	return all
 }
 
 // TestConnectionsCut: when the connections of the server are terminated, requests
