@@ -57,7 +57,7 @@ func NewMetrics() *Metrics {
 	made := promauto.With(registry)
 	limited := made.NewCounterVec(prometheus.CounterOpts{
 		Name: "petstore_http_rate_limited_total",
-		Help: "Responses with status 429, by the limit. Rates: key, account, sandboxes (of one account together) and address (failed authentications). Share of an account in a resource: concurrency.",
+		Help: "Responses with status 429, by limit: key (its rate), account (its rate), sandboxes (their common rate), concurrency (share of an account) or address (failed authentications).",
 	}, []string{"limit"})
 	m := &Metrics{
 		registry: registry,
