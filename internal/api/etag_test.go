@@ -486,7 +486,7 @@ func TestIfMatch(t *testing.T) {
 }
 
 // TestIfMatchInTheOrderOfChecks: errors 400 come first, then 404, then 412, then
-// 422 and 409.
+// 422 and 409. That the key is not one of a sandbox comes with 404.
 func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -526,6 +526,8 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 			p.do(write.method, regexp.MustCompile(`\d+$`).ReplaceAllString(write.target, "9999"), write.body, "If-Match", field).wantError(404, code)
 		}
 	}
+	p.do("GET", ownFaults, nil, "If-Match", "x").wantError(409, "not_a_sandbox")
+	p.do("DELETE", ownFaults, nil, "If-Match", "x").wantError(412, "precondition_failed") // a write to a path without a tag
 }
 
 // TestRaceForOneTag: of many concurrent updates with the same If-Match, one
