@@ -37,6 +37,8 @@ import (
 //   - A request that the spec forbids must not succeed.
 //   - When all tests have run, each status of each operation must have been seen.
 //     The error codes and violation codes seen must be those in the tables.
+//   - An error must have an example with its code, and the server must have sent the
+//     messages of all examples.
 type contract struct {
 	document  *openapi3.T         // with strict schemas
 	templates map[string][]string // the segments of paths
@@ -45,6 +47,7 @@ type contract struct {
 	seen  map[string]bool // "GET /pets 200"
 	long  map[string]bool // "GET /openapi.json 200 " and a long body that was checked
 	codes map[string]bool // "429 rate_limited", "body required"
+	texts map[string]bool // "pet_not_found The pet does not exist. Check its id."
 }
 
 // theContract is loaded once.
@@ -68,7 +71,7 @@ var theContract = sync.OnceValue(func() *contract {
 	for _, path := range document.Paths.Keys() {
 		templates[path] = strings.Split(path, "/")
 	}
-	return &contract{document: document, templates: templates, seen: map[string]bool{}, long: map[string]bool{}, codes: map[string]bool{}}
+	return &contract{document: document, templates: templates, seen: map[string]bool{}, long: map[string]bool{}, codes: map[string]bool{}, texts: map[string]bool{}}
 })
 
 // makeStrict narrows the spec to what this version of the server sends: no unknown
@@ -268,6 +271,10 @@ func TestMain(m *testing.M) {
 			fmt.Fprintf(os.Stderr, "codes in the tables of openapi.yaml (-) differ from the codes seen by tests (+):\n%s", diff)
 			code = 1
 		}
+		if unsent := theContract().unsent(); len(unsent) > 0 {
+			fmt.Fprintf(os.Stderr, "openapi.yaml has examples with messages that no test has seen:\n\t%s\n", strings.Join(unsent, "\n\t"))
+			code = 1
+		}
 		if !checkShare() {
 			fmt.Fprintf(os.Stderr, "the standby served too few reads, want %.0f%%\n", 100*leastShare)
 			code = 1
@@ -356,6 +363,45 @@ func (c *contract) unseen() []string {
 	return missing
 }
 
+// unsent lists the messages in examples of errors that no response had.
+func (c *contract) unsent() (missing []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, described := range c.document.Components.Responses {
+		media := described.Value.Content.Get("application/json")
+		if media == nil || media.Schema.Ref != "#/components/schemas/Error" {
+			continue
+		}
+		for _, example := range media.Examples {
+			for _, text := range textsOf(example.Value.Value) {
+				if !c.texts[text] {
+					missing = append(missing, text)
+				}
+			}
+		}
+	}
+	slices.Sort(missing)
+	return slices.Compact(missing)
+}
+
+// textsOf lists the messages of an example of an Error, each after its code.
+func textsOf(example any) (texts []string) {
+	fields, _ := example.(map[string]any)
+	violations, _ := fields["errors"].([]any)
+	for _, violation := range violations {
+		texts = append(texts, textsOf(violation)...)
+	}
+	return append(texts, textOf(fields["code"], fields["message"]))
+}
+
+// eventInText is the id of an event that a message is about.
+var eventInText = regexp.MustCompile(` evt_\w+`)
+
+// textOf returns a message after its code, without the ids of events.
+func textOf(code, message any) string {
+	return eventInText.ReplaceAllString(fmt.Sprintf("%v %v", code, message), " evt_")
+}
+
 // tableCell is a cell of a Markdown table, with the end of the cell before.
 var tableCell = regexp.MustCompile(`\| ([^|]+) `)
 
@@ -395,18 +441,20 @@ func (c *contract) codeTable(schema string) (rows [][]string) {
 	return rows
 }
 
-// recordCodes records the codes of an Error.
-func (c *contract) recordCodes(t testing.TB, text []byte) {
+// recordCodes records the codes and messages of an Error, and returns its code.
+func (c *contract) recordCodes(t testing.TB, text []byte) string {
 	t.Helper()
 	var body errorBody
 	if err := json.Unmarshal(text, &body); err != nil {
 		t.Errorf("%v: %s", err, text)
-		return
+		return ""
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.codes[fmt.Sprintf("%d %s", body.Status, body.Code)] = true
+	c.texts[textOf(body.Code, body.Message)] = true
 	for _, v := range body.Errors {
+		c.texts[textOf(v.Code, v.Message)] = true
 		switch {
 		case v.Pointer != nil:
 			c.codes["body "+v.Code] = true
@@ -416,6 +464,7 @@ func (c *contract) recordCodes(t testing.TB, text []byte) {
 			c.codes["header "+v.Code] = true
 		}
 	}
+	return body.Code
 }
 
 // ofHTTP lists response header fields that the spec does not declare per operation:
@@ -442,12 +491,29 @@ func undescribed(operation *openapi3.Operation, response *http.Response) []strin
 	return fields
 }
 
+// hasExample reports whether a response has an example of an Error with this code.
+func hasExample(described *openapi3.ResponseRef, code string) bool {
+	if described == nil {
+		return true // reported as an undescribed response
+	}
+	if code == "route_not_found" || code == "injected_fault" {
+		return true // of no operation: the guides describe them
+	}
+	for _, example := range described.Value.Content.Get("application/json").Examples {
+		if fields, _ := example.Value.Value.(map[string]any); fields["code"] == code {
+			return true
+		}
+	}
+	return false
+}
+
 // check compares one exchange with the spec. The bodies are those sent and
 // received.
 func (c *contract) check(t testing.TB, request *http.Request, requestBody []byte, response *http.Response, responseBody []byte) {
 	t.Helper()
+	code := ""
 	if response.StatusCode >= 400 && request.Method != http.MethodHead {
-		c.recordCodes(t, responseBody)
+		code = c.recordCodes(t, responseBody)
 	}
 	route, pathParams := c.find(request)
 	if route == nil {
@@ -474,6 +540,9 @@ func (c *contract) check(t testing.TB, request *http.Request, requestBody []byte
 	}
 	for _, name := range undescribed(route.Operation, response) {
 		t.Errorf("%s %s: %d with the header %s, which openapi.yaml does not describe", request.Method, request.URL, response.StatusCode, name)
+	}
+	if code != "" && !hasExample(route.Operation.Responses.Status(response.StatusCode), code) {
+		t.Errorf("%s %s: %d %s, of which openapi.yaml has no example", request.Method, request.URL, response.StatusCode, code)
 	}
 	output := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: input,
