@@ -66,7 +66,7 @@ var (
 	errUnknownSandbox       = &httpjson.Error{Status: 422, Code: "unknown_sandbox", Message: "The sandbox in from does not exist, or it is deleted or expired. Send the id of a live sandbox."}
 	errUnknownCategory      = &httpjson.Error{Status: 422, Code: "unknown_category", Message: "The category in categoryId does not exist. Create it first or send the id of another one."}
 	errIdempotencyKeyReused = &httpjson.Error{Status: 422, Code: "idempotency_key_reused", Message: "This Idempotency-Key was used for another path or body. Use a new key for each new request."}
-	errExpiryBeyondCreator  = &httpjson.Error{Status: 422, Code: "expiry_beyond_creator", Message: "The new secret would work longer than your own API key. Send an earlier expiry, or use a key that expires later."}
+	errExpiryBeyondCreator  = &httpjson.Error{Status: 422, Code: "expiry_beyond_creator", Message: "The new secret would work longer than your own API key. Use a key that expires later. For a new key or sandbox, you can send an earlier `expiresAt` instead."}
 	errURLNotAllowed        = &httpjson.Error{Status: 422, Code: "url_not_allowed", Message: "`url` is not allowed. Send an https URL with a public host."}
 	errUnknownPet           = &httpjson.Error{Status: 422, Code: "unknown_pet", Message: "The pet in petId does not exist. Create it first or send the id of another one."}
 )

@@ -71,6 +71,9 @@ func TestInvalidJSON(t *testing.T) {
 			p.in(t).post("/messages", body).wantError(400, "invalid_json")
 		})
 	}
+	if got := p.post("/categories", "").error().Message; got != "The body is empty. Send a JSON object." {
+		t.Errorf("for an empty body, the message is %q", got)
+	}
 	if left := decode[[]category](p.get("/categories").want(200)); len(left) > 0 {
 		t.Errorf("created all the same: %+v", left)
 	}

@@ -38,10 +38,10 @@ type Violation struct {
 var (
 	ErrInvalidJSON            = &Error{Status: 400, Code: "invalid_json", Message: "The body is not valid JSON. Correct the body."}
 	ErrValidationFailed       = &Error{Status: 400, Code: "validation_failed", Message: "The body has invalid fields. Correct the fields listed in `errors`."}
-	ErrUnsupportedContentType = &Error{Status: 400, Code: "unsupported_content_type", Message: "The body must have the header Content-Type: application/json and no Content-Encoding. Correct the headers."}
+	ErrUnsupportedContentType = &Error{Status: 400, Code: "unsupported_content_type", Message: "The body must have the header Content-Type: application/json, or application/merge-patch+json in a PATCH, and no Content-Encoding. Correct the headers."}
 	ErrInvalidParameter       = &Error{Status: 400, Code: "invalid_parameter", Message: "The request has invalid parameters. Correct the parameters listed in `errors`."}
 	ErrInvalidCursor          = &Error{Status: 400, Code: "invalid_cursor", Message: "The cursor is not valid for this list, filter and sort. Start again without cursor."}
-	ErrNotAcceptable          = &Error{Status: 406, Code: "not_acceptable", Message: "The response is application/json, but the Accept header excludes it. Change or omit the header."}
+	ErrNotAcceptable          = &Error{Status: 406, Code: "not_acceptable", Message: "The Accept header excludes application/json and any other type that the response can have. Change or omit the header."}
 	ErrRequestTimeout         = &Error{Status: 408, Code: "request_timeout", Message: "The body did not arrive in time. Open a new connection and send the request again."}
 	ErrPreconditionFailed     = &Error{Status: 412, Code: "precondition_failed", Message: "The resource does not meet the If-Match or If-None-Match header, so the server changed nothing. Read it again and send its current tag."}
 	ErrBodyTooLarge           = &Error{Status: 413, Code: "body_too_large", Message: "The body is too large. Send a smaller body."}

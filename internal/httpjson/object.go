@@ -146,13 +146,14 @@ func Fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	}
 }
 
-// invalidJSON returns [ErrInvalidJSON] with the position and the message of the decoder.
+// invalidJSON returns [ErrInvalidJSON] with the position and the message of the decoder. Only of an
+// empty body, it knows no position.
 func invalidJSON(err error) error {
 	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok && syntax.Err != nil {
 		return ErrInvalidJSON.WithMessage(fmt.Sprintf("The body is not valid JSON: at byte %d, %s. Correct the body.",
 			syntax.ByteOffset, strings.TrimPrefix(syntax.Err.Error(), "jsontext: ")))
 	}
-	return ErrInvalidJSON
+	return ErrInvalidJSON.WithMessage("The body is empty. Send a JSON object.")
 }
 
 // depth returns how deeply the arrays and objects of a valid value are nested.
@@ -441,7 +442,7 @@ func (o *Object) Integer(name string, least, most int64) *int64 {
 
 // IntegerEnum reads an integer with one of the known values.
 func (o *Object) IntegerEnum(name string, known ...int64) *int64 {
-	number := o.Integer(name, slices.Min(known), slices.Max(known))
+	number := o.Integer(name, math.MinInt64, math.MaxInt64)
 	if number != nil && !slices.Contains(known, *number) {
 		texts := make([]string, len(known))
 		for i, value := range known {
