@@ -437,6 +437,9 @@ func (p *petstore) stream(target string, header ...string) *stream {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { opened.Body.Close() })
+	if opened.StatusCode == http.StatusOK {
+		theContract().check(p.t, opened.Request, nil, opened, nil)
+	}
 	return &stream{p.t, opened.StatusCode, opened.Header, opened.Body, bufio.NewScanner(opened.Body)}
 }
 
