@@ -172,7 +172,9 @@ func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered)
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	tx := pgtest.Begin(s.t, s.database.Pool)
-	pgtest.Exec(s.t, tx, hold)
+	if _, err := tx.Exec(ctx, hold); err != nil {
+		s.t.Fatal(err)
+	}
 	done := make(chan error, 1)
 	go func() {
 		var err error

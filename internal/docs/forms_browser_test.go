@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -515,7 +516,9 @@ func (s *shop) streams(t *testing.T) {
 	}
 	p.click("#listEvents .send-button")
 	p.wait(`document.querySelector("#listEvents .outcome code")?.textContent.includes("retry:")`)
-	s.as(t, s.key).do("POST", "/messages", object{"message": "Streamed"})
+	if status, _ := s.as(t, s.key).do("POST", "/messages", object{"message": "Streamed"}); status != http.StatusAccepted {
+		t.Fatalf("POST /messages: %d", status)
+	}
 	p.wait(`document.querySelector("#listEvents .outcome code").textContent.includes("message.queued")`)
 	stop := `[...document.querySelectorAll("#listEvents .buttons button")].find((button) => button.textContent === "Stop")`
 	p.wait(stop + `.checkVisibility()`)

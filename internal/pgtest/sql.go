@@ -29,13 +29,13 @@ type executor interface {
 func Exec(t testing.TB, on executor, sql string, args ...any) {
 	t.Helper()
 	_, err := on.Exec(t.Context(), sql, args...)
-	check(t, err)
+	succeed(t, err, sql, args)
 }
 
 // Read returns the only value of a query.
 func Read[T any](t testing.TB, from querier, sql string, args ...any) (value T) {
 	t.Helper()
-	check(t, from.QueryRow(t.Context(), sql, args...).Scan(&value))
+	succeed(t, from.QueryRow(t.Context(), sql, args...).Scan(&value), sql, args)
 	return value
 }
 
@@ -43,10 +43,18 @@ func Read[T any](t testing.TB, from querier, sql string, args ...any) (value T) 
 func List[T any](t testing.TB, from querier, sql string, args ...any) []T {
 	t.Helper()
 	rows, err := from.Query(t.Context(), sql, args...)
-	check(t, err)
+	succeed(t, err, sql, args)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
-	check(t, err)
+	succeed(t, err, sql, args)
 	return all
+}
+
+// succeed fails the test if a statement has. A test may run it in a loop, so the message has the arguments.
+func succeed(t testing.TB, err error, sql string, args []any) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("pgtest: %s %v: %v", sql, args, err)
+	}
 }
 
 // Begin begins a transaction, such as one that keeps a lock. It ends with the test at the latest.

@@ -246,13 +246,16 @@ func TestStoresAreCopiedAndDeleted(t *testing.T) {
 	t.Parallel()
 	var copied, deleted []string
 	for name, query := range allQueries(t) {
-		if insert := regexp.MustCompile(`INTO (\w+) \(([^)]*)\)`).FindStringSubmatch(query.text); strings.HasPrefix(name, "StoreCopy") {
-			for column := range strings.SplitSeq(insert[2], ", ") {
-				copied = append(copied, insert[1]+"."+column)
+		into, from := regexp.MustCompile(`INTO (\w+) \(([^)]*)\)`).FindStringSubmatch(query.text), regexp.MustCompile(`DELETE FROM (\w+)`).FindStringSubmatch(query.text)
+		switch {
+		case strings.HasPrefix(name, "StoreCopy") && into != nil:
+			for column := range strings.SplitSeq(into[2], ", ") {
+				copied = append(copied, into[1]+"."+column)
 			}
-		}
-		if from := regexp.MustCompile(`DELETE FROM (\w+)`).FindStringSubmatch(query.text); strings.HasPrefix(name, "StoreDelete") {
+		case strings.HasPrefix(name, "StoreDelete") && from != nil:
 			deleted = append(deleted, from[1])
+		case strings.HasPrefix(name, "StoreCopy"), strings.HasPrefix(name, "StoreDelete"):
+			t.Errorf("%s: %s must name its table, and a copy its columns", query.file, name)
 		}
 	}
 	slices.Sort(deleted)
