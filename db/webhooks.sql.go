@@ -295,7 +295,8 @@ func (q *Queries) WebhookCreate(ctx context.Context, arg WebhookCreateParams) (W
 
 const webhookDelete = `-- name: WebhookDelete :exec
 UPDATE webhooks
-SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', unsettled_after = '', until_sequence = after_sequence
+SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', until_sequence = after_sequence,
+    unsettled_after = CASE WHEN status = 'enabled' AND types && '{*,message.queued}'::text[] THEN '' ELSE unsettled_after END
 WHERE account_id = $1
   AND id = $2
 `
@@ -305,7 +306,8 @@ type WebhookDeleteParams struct {
 	ID        string
 }
 
-// Marks a webhook as deleted. The sweep deletes its deliveries.
+// Marks a webhook as deleted. The sweep deletes its deliveries. Messages have been adapted to one
+// that does not subscribe, or are being adapted.
 func (q *Queries) WebhookDelete(ctx context.Context, arg WebhookDeleteParams) error {
 	_, err := q.db.Exec(ctx, webhookDelete, arg.AccountID, arg.ID)
 	return err

@@ -84,9 +84,11 @@ WHERE account_id = @account_id
   AND (retry_at > statement_timestamp() OR (failures >= 10 AND lease_until > statement_timestamp()));
 
 -- name: WebhookDelete :exec
--- Marks a webhook as deleted. The sweep deletes its deliveries.
+-- Marks a webhook as deleted. The sweep deletes its deliveries. Messages have been adapted to one
+-- that does not subscribe, or are being adapted.
 UPDATE webhooks
-SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', unsettled_after = '', until_sequence = after_sequence
+SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', until_sequence = after_sequence,
+    unsettled_after = CASE WHEN status = 'enabled' AND types && '{*,message.queued}'::text[] THEN '' ELSE unsettled_after END
 WHERE account_id = @account_id
   AND id = @id;
 

@@ -139,6 +139,31 @@ func TestManyMessagesWithoutAWebhook(t *testing.T) {
 	}
 }
 
+// TestDeletedWebhookSettles: the deletion of a webhook starts to adapt messages only if the webhook
+// subscribes to them, and ends nothing that has begun.
+func TestDeletedWebhookSettles(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	const disabled = "status = 'disabled', disabled_reason = 'manual'"
+	for before, want := range map[string]string{
+		"unsettled_after = NULL":                             "from the first",
+		"unsettled_after = NULL, types = '{message.queued}'": "from the first",
+		"unsettled_after = NULL, types = '{pet.created}'":    "none",
+		"unsettled_after = 'msg_7', types = '{pet.created}'": "after msg_7",
+		"unsettled_after = NULL, " + disabled:                "none",
+		"unsettled_after = 'msg_7', " + disabled:             "after msg_7",
+	} {
+		id := f.webhook("http://127.0.0.1:1/", "*")
+		f.exec("UPDATE webhooks SET "+before+" WHERE id = $1", id)
+		if err := f.queries.WebhookDelete(t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		if got := read[string](f, "SELECT CASE unsettled_after WHEN '' THEN 'from the first' ELSE coalesce('after ' || unsettled_after, 'none') END FROM webhooks WHERE id = $1", id); got != want {
+			t.Errorf("%s: %s, want %s", before, got, want)
+		}
+	}
+}
+
 // TestDeletedWebhooksTakeTurns: many deleted webhooks of an account do not hold up the new
 // webhook of another one.
 func TestDeletedWebhooksTakeTurns(t *testing.T) {
