@@ -670,33 +670,34 @@ func (q *Queries) MessageEvents(ctx context.Context, arg MessageEventsParams) ([
 
 const messageVotes = `-- name: MessageVotes :many
 SELECT m.id::text AS id,
-       EXISTS (
-           SELECT FROM webhooks AS s
-           WHERE s.account_id = $1 AND s.status = 'enabled' AND s.types && '{*,message.queued}'::text[]
-             AND (s.after_sequence < m.sequence OR s.unsettled_after < m.id))::boolean AS is_ahead,
+       coalesce(behind.sequence < m.sequence OR behind.id < m.id, false)::boolean AS is_ahead,
        count(*) FILTER (WHERE v.best = 3) AS accepted,
        count(*) FILTER (WHERE v.best = 2 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]) AS pending,
        count(*) FILTER (WHERE v.best = 1 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]
                           AND (w.unsettled_after IS NULL OR w.unsettled_after >= m.id)) AS failed
-FROM (SELECT unnest($2::text[]) AS id, unnest($3::bigint[]) AS sequence) AS m
+FROM (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS sequence) AS m
+CROSS JOIN (
+    SELECT min(s.after_sequence) AS sequence, min(s.unsettled_after) AS id
+    FROM webhooks AS s
+    WHERE s.account_id = $3 AND s.status = 'enabled' AND s.types && '{*,message.queued}'::text[]) AS behind
 LEFT JOIN (
     SELECT d.sequence, d.webhook_id,
            max(CASE WHEN d.status = 'delivered' OR d.attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)' THEN 3
                     WHEN d.status = 'pending' THEN 2 ELSE 1 END) AS best
     FROM webhook_deliveries AS d
-    WHERE d.account_id = $1
+    WHERE d.account_id = $3
       AND d.type = 'message.queued'
-      AND d.sequence = ANY ($3::bigint[])
+      AND d.sequence = ANY ($2::bigint[])
     GROUP BY d.sequence, d.webhook_id) AS v ON v.sequence = m.sequence
-LEFT JOIN webhooks AS w ON w.account_id = $1 AND w.id = v.webhook_id
-GROUP BY m.id, m.sequence
+LEFT JOIN webhooks AS w ON w.account_id = $3 AND w.id = v.webhook_id
+GROUP BY m.id, m.sequence, behind.sequence, behind.id
 LIMIT (SELECT $4::int)
 `
 
 type MessageVotesParams struct {
-	AccountID int64
 	Ids       []string
 	Sequences []int64
+	AccountID int64
 	PageSize  int32
 }
 
@@ -714,9 +715,9 @@ type MessageVotesRow struct {
 // accepted. is_ahead: a webhook that subscribes has not got as far as the message.
 func (q *Queries) MessageVotes(ctx context.Context, arg MessageVotesParams) ([]MessageVotesRow, error) {
 	rows, err := q.db.Query(ctx, messageVotes,
-		arg.AccountID,
 		arg.Ids,
 		arg.Sequences,
+		arg.AccountID,
 		arg.PageSize,
 	)
 	if err != nil {

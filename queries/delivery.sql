@@ -340,15 +340,16 @@ FOR NO KEY UPDATE;
 -- was accepted, so its attempts tell. Only webhooks that subscribe count, unless they have
 -- accepted. is_ahead: a webhook that subscribes has not got as far as the message.
 SELECT m.id::text AS id,
-       EXISTS (
-           SELECT FROM webhooks AS s
-           WHERE s.account_id = @account_id AND s.status = 'enabled' AND s.types && '{*,message.queued}'::text[]
-             AND (s.after_sequence < m.sequence OR s.unsettled_after < m.id))::boolean AS is_ahead,
+       coalesce(behind.sequence < m.sequence OR behind.id < m.id, false)::boolean AS is_ahead,
        count(*) FILTER (WHERE v.best = 3) AS accepted,
        count(*) FILTER (WHERE v.best = 2 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]) AS pending,
        count(*) FILTER (WHERE v.best = 1 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]
                           AND (w.unsettled_after IS NULL OR w.unsettled_after >= m.id)) AS failed
 FROM (SELECT unnest(@ids::text[]) AS id, unnest(@sequences::bigint[]) AS sequence) AS m
+CROSS JOIN (
+    SELECT min(s.after_sequence) AS sequence, min(s.unsettled_after) AS id
+    FROM webhooks AS s
+    WHERE s.account_id = @account_id AND s.status = 'enabled' AND s.types && '{*,message.queued}'::text[]) AS behind
 LEFT JOIN (
     SELECT d.sequence, d.webhook_id,
            max(CASE WHEN d.status = 'delivered' OR d.attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)' THEN 3
@@ -359,7 +360,7 @@ LEFT JOIN (
       AND d.sequence = ANY (@sequences::bigint[])
     GROUP BY d.sequence, d.webhook_id) AS v ON v.sequence = m.sequence
 LEFT JOIN webhooks AS w ON w.account_id = @account_id AND w.id = v.webhook_id
-GROUP BY m.id, m.sequence
+GROUP BY m.id, m.sequence, behind.sequence, behind.id
 LIMIT (SELECT @page_size::int);
 
 -- name: MessagesUpdate :exec

@@ -11,6 +11,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/delivery"
+	"petstore/internal/pgtest"
 )
 
 // many is a number of messages that takes several steps.
@@ -64,6 +65,14 @@ func (f *feed) settle(worker *delivery.Worker, webhook string) (steps int) {
 
 // settled notes that webhooks have been settled.
 func (f *feed) settled() { f.t.Helper(); f.exec("UPDATE webhooks SET unsettled_after = NULL") }
+
+// deleted creates deleted webhooks to which no message is adapted yet.
+func (f *feed) deleted(count int) {
+	f.t.Helper()
+	f.exec(`
+		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, unsettled_after, status, disabled_reason, deleted_at)
+		SELECT $1, 'wh_' || md5(n::text), 'http://127.0.0.1:1/', '{*}', $2, 0, '', 'disabled', 'manual', now() FROM generate_series(1, $3::int) AS n`, f.account, stored(key), count)
+}
 
 func (f *feed) change(webhook, status string, types ...string) {
 	f.t.Helper()
@@ -164,6 +173,29 @@ func TestDeletedWebhookSettles(t *testing.T) {
 	}
 }
 
+// TestVotesReadWebhooksOnce: the votes about a page of messages do not read the webhooks again for
+// each message.
+func TestVotesReadWebhooksOnce(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its workers count the rows")
+	const deleted, messages = 50, 100
+	f := newFeed(t)
+	f.deleted(deleted)
+	f.webhook("http://127.0.0.1:1/", "*")
+	f.exec("UPDATE webhooks SET unsettled_after = NULL, after_sequence = $1", messages)
+	votes := db.MessageVotesParams{AccountID: f.account, PageSize: messages}
+	for n := range int64(messages) {
+		votes.Ids, votes.Sequences = append(votes.Ids, fmt.Sprintf("msg_%032x", n)), append(votes.Sequences, n)
+	}
+	tx := pgtest.Begin(t, f.owner.Pool)
+	if _, err := db.New(tx).MessageVotes(t.Context(), votes); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.Read[int64](t, tx, "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'webhooks'"); n == 0 || n > 3*deleted {
+		t.Errorf("%d rows of %d webhooks were read", n, deleted+1)
+	}
+}
+
 // TestDeletedWebhooksTakeTurns: many deleted webhooks of an account do not hold up the new
 // webhook of another one.
 func TestDeletedWebhooksTakeTurns(t *testing.T) {
@@ -171,9 +203,7 @@ func TestDeletedWebhooksTakeTurns(t *testing.T) {
 	const deleted = 300
 	f := newFeed(t)
 	f.queue(many, time.Hour)
-	f.exec(`
-		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, unsettled_after, status, disabled_reason, deleted_at)
-		SELECT $1, 'wh_' || md5(n::text), 'http://127.0.0.1:1/', '{*}', $2, 0, '', 'disabled', 'manual', now() FROM generate_series(1, $3::int) AS n`, f.account, stored(key), deleted)
+	f.deleted(deleted)
 	other := f.of("other")
 	other.queue(many, time.Hour)
 	other.webhook(receive(t, nil).url, "message.queued")
