@@ -228,18 +228,22 @@ func (q *Queries) StoreDeleteWebhooks(ctx context.Context, arg StoreDeleteWebhoo
 }
 
 const webhookCount = `-- name: WebhookCount :one
-SELECT count(*)
+SELECT count(*) AS stored, count(*) FILTER (WHERE deleted_at IS NULL) AS live
 FROM webhooks
 WHERE account_id = $1
-  AND deleted_at IS NULL
 `
 
-// Counts the webhooks of an account.
-func (q *Queries) WebhookCount(ctx context.Context, accountID int64) (int64, error) {
+type WebhookCountRow struct {
+	Stored int64
+	Live   int64
+}
+
+// Counts the webhooks of an account that the sweep has not deleted yet, and the live ones.
+func (q *Queries) WebhookCount(ctx context.Context, accountID int64) (WebhookCountRow, error) {
 	row := q.db.QueryRow(ctx, webhookCount, accountID)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
+	var i WebhookCountRow
+	err := row.Scan(&i.Stored, &i.Live)
+	return i, err
 }
 
 const webhookCreate = `-- name: WebhookCreate :one

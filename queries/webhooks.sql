@@ -8,11 +8,10 @@ FROM account_state
 WHERE account_id = @account_id;
 
 -- name: WebhookCount :one
--- Counts the webhooks of an account.
-SELECT count(*)
+-- Counts the webhooks of an account that the sweep has not deleted yet, and the live ones.
+SELECT count(*) AS stored, count(*) FILTER (WHERE deleted_at IS NULL) AS live
 FROM webhooks
-WHERE account_id = @account_id
-  AND deleted_at IS NULL;
+WHERE account_id = @account_id;
 
 -- name: WebhookCreate :one
 -- Creates a webhook that receives the events from now on. No row means that the account is

@@ -64,7 +64,8 @@ func (s *Server) listWebhooks(c *gin.Context) error {
 			return s.reads.WebhookList(ctx, db.WebhookListParams{AccountID: p.account, AfterID: p.after.Key, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.reads.WebhookCount(ctx, p.account)
+			count, err := s.reads.WebhookCount(ctx, p.account)
+			return count.Live, err
 		},
 		item:     webhookFrom,
 		cursorOf: func(row db.WebhookListRow) httpjson.Position { return httpjson.Position{Key: row.ID} },

@@ -243,6 +243,13 @@ func TestTooManyWebhooks(t *testing.T) {
 	}
 	p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}}).wantError(409, "too_many_webhooks")
 	p.del(left[0].path()).want(204)
+	hook := p.newWebhook("*")
+	p.exec(`
+		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, status, disabled_reason, deleted_at)
+		SELECT account_id, 'wh_' || md5(n::text), url, types, secret, 0, 'disabled', 'manual', now() FROM webhooks, generate_series(1, 79) AS n WHERE id = $1`, hook.ID)
+	p.del(hook.path()).want(204)
+	p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}}).wantError(409, "too_many_webhooks") // the deleted ones count
+	p.exec("DELETE FROM webhooks WHERE account_id = $1 AND deleted_at IS NOT NULL", p.accountID())
 	p.newWebhook("*")
 }
 

@@ -11,8 +11,12 @@ import (
 	"petstore/internal/standardwebhooks"
 )
 
-// MaxWebhooks is the maximum number of webhooks of an account.
-const MaxWebhooks = 20
+const (
+	// MaxWebhooks is the maximum number of webhooks of an account.
+	MaxWebhooks = 20
+	// MaxStored is the maximum number of them with deleted ones that the sweep has not deleted yet.
+	MaxStored = 100
+)
 
 // AnyType in the types of a webhook means all types.
 const AnyType = "*"
@@ -28,7 +32,7 @@ const (
 var (
 	// ErrNotFound means that the account has no such webhook.
 	ErrNotFound = errors.New("webhook: the webhook does not exist")
-	// ErrTooMany means that the account has [MaxWebhooks].
+	// ErrTooMany means that the account has [MaxWebhooks], or [MaxStored] with the deleted ones.
 	ErrTooMany = errors.New("webhook: the account has too many webhooks")
 	// ErrNoAccount means that the account is deleted.
 	ErrNoAccount = errors.New("webhook: the account does not exist")
@@ -55,7 +59,7 @@ func (v *Vault) Create(ctx context.Context, queries *db.Queries, account int64, 
 	switch {
 	case err != nil:
 		return row, secret, err
-	case count >= MaxWebhooks:
+	case count.Live >= MaxWebhooks, count.Stored >= MaxStored:
 		return row, secret, ErrTooMany
 	}
 	secret = standardwebhooks.NewSecret()
