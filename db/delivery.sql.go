@@ -955,6 +955,36 @@ func (q *Queries) MessagesUpdate(ctx context.Context, arg MessagesUpdateParams) 
 	return err
 }
 
+const settleBacklog = `-- name: SettleBacklog :one
+SELECT count(*)
+FROM (
+    SELECT
+    FROM webhooks AS w
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM webhook_deliveries AS d
+        WHERE d.account_id = $1 AND d.webhook_id = w.id AND d.status = 'pending'
+        LIMIT (SELECT $2::int)) AS of_one
+    WHERE w.account_id = $1
+      AND (w.status = 'enabled' OR w.deleted_at IS NOT NULL)
+    LIMIT (SELECT $2)
+) AS pending
+`
+
+type SettleBacklogParams struct {
+	AccountID int64
+	Most      int32
+}
+
+// Counts the pending deliveries of an account, up to a limit. Those of a disabled webhook can stay
+// pending for 30 days, so they count only if the webhook is deleted.
+func (q *Queries) SettleBacklog(ctx context.Context, arg SettleBacklogParams) (int64, error) {
+	row := q.db.QueryRow(ctx, settleBacklog, arg.AccountID, arg.Most)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const webhookClaim = `-- name: WebhookClaim :one
 UPDATE webhooks AS w
 SET lease = w.lease + 1, lease_until = statement_timestamp() + interval '15 seconds'

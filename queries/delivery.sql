@@ -323,6 +323,23 @@ WHERE account_id = @account_id
 GROUP BY sequence
 LIMIT (SELECT @page_size::int);
 
+-- name: SettleBacklog :one
+-- Counts the pending deliveries of an account, up to a limit. Those of a disabled webhook can stay
+-- pending for 30 days, so they count only if the webhook is deleted.
+SELECT count(*)
+FROM (
+    SELECT
+    FROM webhooks AS w
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM webhook_deliveries AS d
+        WHERE d.account_id = @account_id AND d.webhook_id = w.id AND d.status = 'pending'
+        LIMIT (SELECT @most::int)) AS of_one
+    WHERE w.account_id = @account_id
+      AND (w.status = 'enabled' OR w.deleted_at IS NOT NULL)
+    LIMIT (SELECT @most)
+) AS pending;
+
 -- name: MessagesLock :many
 -- Locks messages, in the order of their ids.
 SELECT id, message, created_at

@@ -148,13 +148,13 @@ func (w *Worker) dispatchTurn(ctx context.Context, accountID, payer int64) (rest
 	return left, nil
 }
 
-// rest says which events of an account remain after a turn.
+// rest says what remains after a turn: events of an account, or messages of a webhook.
 type rest int
 
 const (
 	restNone  rest = iota
 	restNow        // the next page
-	restLater      // the events of webhooks that somebody else has locked
+	restLater      // somebody else has locked webhooks, or too many deliveries are pending
 )
 
 // dispatchPage adds the deliveries of a page of events of an account, and returns the

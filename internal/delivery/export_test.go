@@ -36,7 +36,8 @@ const SettlePage = settlePage
 
 // Settle lets a webhook take a step, and reports whether it has more to do.
 func (w *Worker) Settle(ctx context.Context, accountID int64, webhookID string) (more bool, err error) {
-	return w.settle(ctx, accountID, endpoint{accountID, webhookID})
+	left, err := w.settle(ctx, accountID, endpoint{accountID, webhookID})
+	return left == restNow, err
 }
 
 // ExpireMessages ends the messages for which no webhook has subscribed in time.

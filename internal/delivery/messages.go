@@ -16,6 +16,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 	"petstore/internal/webhook"
 )
 
@@ -27,6 +28,9 @@ const (
 	lostAfter = 32 * 24 * time.Hour
 	// settlePage is the maximum number of messages that a step adapts to a webhook.
 	settlePage = 500
+	// backlogPause is the time until the next look at an account with too many pending deliveries,
+	// which takes up to 60 ms.
+	backlogPause = time.Minute
 	// few is the number of elements that inParallel works on at a time.
 	few = 2
 )
@@ -125,10 +129,13 @@ func (w *Worker) settleWebhooks(ctx context.Context) error {
 // a payer, each of its webhooks takes one step before any takes the next.
 func (w *Worker) settleInSteps(ctx context.Context, payer int64, to endpoint) {
 	w.changed.start(to, payer, func() {
-		for more := true; more && ctx.Err() == nil; {
+		for left := restNow; left != restNone && ctx.Err() == nil; {
 			var err error
-			more, err = w.settle(ctx, payer, to)
+			left, err = w.settle(ctx, payer, to)
 			w.warn(ctx, "could not adapt the messages that wait to a webhook; the next sweep tries again", err)
+			if left == restLater {
+				sleep.For(ctx, backlogPause)
+			}
 		}
 	})
 }
@@ -148,15 +155,15 @@ func inParallel[T any](elements []T, do func(T)) {
 
 // settle waits for a turn of the payer, and adapts a page of the messages that wait to a change
 // of a webhook. A webhook that subscribes gets those that it has not got. Another one does not
-// hold up any. It reports whether there are more.
-func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (more bool, err error) {
+// hold up any. It returns which messages remain.
+func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (left rest, err error) {
 	if err := w.settlements.Take(ctx, payer, 1); err != nil {
-		return false, err
+		return restNone, err
 	}
 	defer w.settlements.Give(payer, 1)
 	w.changed.listen(to) // this step serves all sweeps before it
 	err = w.change(ctx, payer, to.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
-		more = false
+		left = restNone
 		webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: to.AccountID, ID: to.WebhookID})
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && webhook.UnsettledAfter == nil {
 			return nil, nil // another process has done it
@@ -169,7 +176,8 @@ func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (more boo
 			return nil, err
 		}
 		settled := db.WebhookSettleParams{AccountID: to.AccountID, ID: to.WebhookID}
-		if more = len(ids) == settlePage; more {
+		if len(ids) == settlePage {
+			left = restNow
 			settled.AfterID = &ids[len(ids)-1]
 		}
 		// The position moves first, because the votes depend on it.
@@ -178,10 +186,13 @@ func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (more boo
 		}
 		return settlePageOf(ctx, queries, to, webhook, ids)
 	})
-	if err != nil {
-		return false, fmt.Errorf("delivery: webhook %s: %w", to.WebhookID, err)
+	switch {
+	case errors.Is(err, webhook.ErrTooManyDeliveries):
+		return restLater, nil
+	case err != nil:
+		return restNone, fmt.Errorf("delivery: webhook %s: %w", to.WebhookID, err)
 	}
-	return more, nil
+	return left, nil
 }
 
 // settlePageOf adapts messages to a locked webhook, and returns the events of that.
@@ -200,7 +211,8 @@ func settlePageOf(ctx context.Context, queries *db.Queries, to endpoint, webhook
 
 // catchUp adds deliveries of the messages that a webhook has neither accepted nor is still
 // to get. The dispatcher adds deliveries of events after its position. A delivery that has
-// failed does not count, because the webhook was disabled since.
+// failed does not count, because the webhook was disabled since. The error is
+// [webhook.ErrTooManyDeliveries] or comes from the database.
 func catchUp(ctx context.Context, queries *db.Queries, to endpoint, position int64, messages map[string]event.ID) error {
 	missing := map[int64]event.ID{}
 	for _, e := range messages {
@@ -222,6 +234,13 @@ func catchUp(ctx context.Context, queries *db.Queries, to endpoint, position int
 	}
 	if len(made.Ids) == 0 {
 		return nil
+	}
+	backlog, err := queries.SettleBacklog(ctx, db.SettleBacklogParams{AccountID: to.AccountID, Most: webhook.MaxBacklog + 1})
+	if err == nil && backlog > webhook.MaxBacklog {
+		err = webhook.ErrTooManyDeliveries
+	}
+	if err != nil {
+		return err
 	}
 	return queries.DeliveriesInsert(ctx, made)
 }

@@ -12,6 +12,7 @@ import (
 	"petstore/db"
 	"petstore/internal/delivery"
 	"petstore/internal/pgtest"
+	"petstore/internal/webhook"
 )
 
 // many is a number of messages that takes several steps.
@@ -110,6 +111,62 @@ func TestMessagesWaitForAWebhook(t *testing.T) {
 		t.Errorf("%d deliveries, want %d", n, many)
 	}
 	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks")
+}
+
+// TestMessagesWaitForABacklog: a new webhook gets the messages that wait only while the account has
+// few pending deliveries. Those of a disabled webhook do not count, unless it is deleted. The
+// worker does not look at a long backlog all the time.
+func TestMessagesWaitForABacklog(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	var looks atomic.Int64
+	f.db = pgtest.Open(t, f.owner.URL, delivery.Connections, pgtest.Statements(func(sql string, _ []any) {
+		if strings.Contains(sql, "name: SettleBacklog ") {
+			looks.Add(1)
+		}
+	}))
+	f.queue(2, time.Hour)
+	busy, fresh := f.webhook("http://127.0.0.1:1/", "pet.created"), f.webhook("http://127.0.0.1:1/", "message.queued")
+	f.exec("ALTER TABLE webhook_deliveries DROP CONSTRAINT webhook_deliveries_webhook_id_fkey, DROP CONSTRAINT webhook_deliveries_id_check") // for speed
+	f.exec("DROP INDEX webhook_deliveries_status_idx")
+	f.exec(`
+		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
+		SELECT $1, 'dlv_' || n, $2, 'evt_00000000000000000000000000000000', n, 'pet.created', now() + interval '1 hour' FROM generate_series(1, $3::int) AS n`, f.account, busy, webhook.MaxBacklog+1)
+	worker := f.idleWorker()
+	for _, step := range []struct {
+		change string
+		want   int
+	}{
+		{"status = 'enabled'", 0},
+		{"status = 'disabled', disabled_reason = 'manual', deleted_at = now()", 0},
+		{"deleted_at = NULL", 2},
+		{"status = 'enabled', disabled_reason = NULL", 2}, // the webhook already has all
+	} {
+		f.exec("UPDATE webhooks SET "+step.change+" WHERE id = $1", busy)
+		f.exec("UPDATE webhooks SET unsettled_after = '' WHERE id = $1", fresh)
+		f.settle(worker, fresh)
+		got := read[int](f, "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1", fresh)
+		if waits := read[bool](f, "SELECT unsettled_after = '' IS TRUE FROM webhooks WHERE id = $1", fresh); got != step.want || waits != (got == 0) {
+			t.Errorf("%s: %d deliveries, want %d; the messages wait for the webhook: %t", step.change, got, step.want, waits)
+		}
+	}
+	looks.Store(0)
+	next := f.webhook("http://127.0.0.1:1/", "message.queued")
+	f.work()
+	for range 2 { // sweeps
+		f.change(busy, "enabled", "pet.created", "pet.deleted")
+		await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE id = $1", busy)
+		f.change(busy, "enabled", "pet.created")
+		await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE id = $1", busy)
+	}
+	if n := looks.Load(); n != 1 {
+		t.Errorf("%d looks at the backlog", n)
+	}
+	f.exec("DELETE FROM webhook_deliveries WHERE id IN ('dlv_1', 'dlv_2', 'dlv_3')") // the deliveries of messages count too
+	f.settle(f.idleWorker(), next)
+	if n := read[int](f, "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1", next); n != 2 {
+		t.Errorf("%d deliveries after the backlog", n)
+	}
 }
 
 // TestManyMessagesWithoutAWebhook: when a webhook no longer subscribes, the messages are

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// maxBacklog is the number of pending deliveries with which an account gets no more by a
-	// replay.
-	maxBacklog = 100_000
+	// MaxBacklog is the number of pending deliveries with which an account gets no more by a
+	// replay, or of messages that wait.
+	MaxBacklog = 100_000
 	// An account may have 100 sandboxes, so each has less.
 	sandboxReplayWindow = 1_000
 	sandboxMaxBacklog   = 1_000
 )
 
-// ErrTooManyDeliveries means that an account has too many pending deliveries for a replay.
+// ErrTooManyDeliveries means that an account has too many pending deliveries to get more.
 var ErrTooManyDeliveries = errors.New("webhook: too many pending deliveries")
 
 // AddDelivery adds the delivery of an event to a webhook.
@@ -48,7 +48,7 @@ func NewReplay(queries *db.Queries, account int64, isSandbox bool, to db.Webhook
 	if isSandbox {
 		return Replay{queries, account, to, sandboxReplayWindow, sandboxMaxBacklog}
 	}
-	return Replay{queries, account, to, feed.Window, maxBacklog}
+	return Replay{queries, account, to, feed.Window, MaxBacklog}
 }
 
 // types returns the types that the webhook has and the request wants. A request without
