@@ -5,10 +5,18 @@ SET LOCAL lock_timeout = '2s';
 
 -- +goose StatementBegin
 DO $$
+DECLARE
+    failure text;
 BEGIN
     ALTER TABLE messages ALTER COLUMN message SET STORAGE EXTERNAL;
 EXCEPTION WHEN feature_not_supported THEN -- Citus does not change the shards of a distributed table
-    PERFORM run_command_on_shards('messages', 'ALTER TABLE %s ALTER COLUMN message SET STORAGE EXTERNAL');
+    SELECT result INTO failure
+    FROM run_command_on_shards('messages', -- over new connections
+        $c$DO $d$ BEGIN SET LOCAL lock_timeout = '2s'; ALTER TABLE %s ALTER COLUMN message SET STORAGE EXTERNAL; END $d$;$c$)
+    WHERE NOT success;
+    IF FOUND THEN
+        RAISE EXCEPTION 'a shard of messages did not change: %', failure;
+    END IF;
     SET LOCAL citus.enable_ddl_propagation = off;
     ALTER TABLE messages ALTER COLUMN message SET STORAGE EXTERNAL;
 END
@@ -16,12 +24,22 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
+SET LOCAL lock_timeout = '2s';
+
 -- +goose StatementBegin
 DO $$
+DECLARE
+    failure text;
 BEGIN
     ALTER TABLE messages ALTER COLUMN message SET STORAGE EXTENDED;
-EXCEPTION WHEN feature_not_supported THEN
-    PERFORM run_command_on_shards('messages', 'ALTER TABLE %s ALTER COLUMN message SET STORAGE EXTENDED');
+EXCEPTION WHEN feature_not_supported THEN -- Citus does not change the shards of a distributed table
+    SELECT result INTO failure
+    FROM run_command_on_shards('messages', -- over new connections
+        $c$DO $d$ BEGIN SET LOCAL lock_timeout = '2s'; ALTER TABLE %s ALTER COLUMN message SET STORAGE EXTENDED; END $d$;$c$)
+    WHERE NOT success;
+    IF FOUND THEN
+        RAISE EXCEPTION 'a shard of messages did not change: %', failure;
+    END IF;
     SET LOCAL citus.enable_ddl_propagation = off;
     ALTER TABLE messages ALTER COLUMN message SET STORAGE EXTENDED;
 END
