@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -15,8 +16,9 @@ const formulaStarts = "=+-@\t\r\n＝＋－＠"
 // needsApostrophe reports whether a text needs an apostrophe before it as a cell. An empty text
 // needs one, because an empty cell means that there is no value.
 func needsApostrophe(text string) bool {
-	rest, isQuoted := strings.CutPrefix(text, "'")
-	return text == "" || strings.IndexAny(text, formulaStarts) == 0 || isQuoted && needsApostrophe(rest)
+	text = strings.TrimLeft(text, "'")
+	first, _ := utf8.DecodeRuneInString(text)
+	return text == "" || strings.ContainsRune(formulaStarts, first)
 }
 
 // inner finds a formula within a text, and innerGuarded one after an apostrophe. If semicolons or tabs

@@ -40,6 +40,16 @@ func FuzzCells(f *testing.F) {
 	})
 }
 
+// TestLongCell: the time for a cell grows with its length only.
+func TestLongCell(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("'", 1<<20)
+	cell := formatCell(json.RawMessage(`"` + text + `"`))
+	if got := categories.parseCell("description", cell); cell != "'"+text || string(got) != `"`+text+`"` {
+		t.Errorf("the cell has %d characters, and then the value %d", len(cell), len(got))
+	}
+}
+
 // TestLimits compares the limits of a dry run with the spec.
 func TestLimits(t *testing.T) {
 	t.Parallel()
