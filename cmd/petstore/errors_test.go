@@ -84,6 +84,7 @@ func TestUsageSentences(t *testing.T) {
 		"sandbox create":                   "--account is required: name the account of the new sandbox; see petstore sandbox create --help",
 
 		"sandbox create --account a --sample Big":    `--sample must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen, but is "Big"; see petstore sandbox create --help`,
+		"sandbox create --account a --sample []":     `--sample must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen, but is "[]"; see petstore sandbox create --help`,
 		"sandbox create --account a --expires-in 8d": `--expires-in must be a duration from 1m to 7d in whole seconds, such as 24h, but is "8d"; see petstore sandbox create --help`,
 
 		"sample save a b":                     "sample save takes the name of one sample, but got 2 arguments; see petstore sample save --help",

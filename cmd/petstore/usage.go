@@ -107,7 +107,8 @@ func validValues(invalid *pflag.InvalidValueError) string {
 // would mean that the flag is not there, and so that a key never expires.
 func refuseEmptyFlags(cmd *cobra.Command, _ []string) (err error) {
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if value := flag.Value.String(); value == "" || value == "[]" {
+		list, isList := flag.Value.(pflag.SliceValue)
+		if flag.Value.String() == "" || isList && len(list.GetSlice()) == 0 {
 			err = wrongUsage(cmd, "--%s needs a value", flag.Name)
 		}
 	})
