@@ -252,6 +252,7 @@ func TestPoolerSentences(t *testing.T) {
 		password = "; correct the user in DATABASE_URL, or the password there or in PGPASSWORD"
 		user     = "; correct the user in DATABASE_URL, or allow it in pg_hba.conf"
 		database = "; create it, or correct DATABASE_URL"
+		mode     = "; set pool_mode = transaction in the connection pooler"
 		waits    = " (waited 1ms, see PETSTORE_STARTUP_WAIT)"
 	)
 	for message, want := range map[string]string{
@@ -267,6 +268,8 @@ func TestPoolerSentences(t *testing.T) {
 		`database "shop" does not exist`:                            database,
 		"no such database: shop":                                    database,
 		"server login has been failing, cached error: password authentication failed for user \"shop\" (server_login_retry)": password,
+
+		"transaction blocks not allowed in statement pooling mode": mode,
 
 		"server login has been failing, try again later (server_login_retry)":              waits,
 		"server login has been failing, cached error: connect failed (server_login_retry)": waits,

@@ -127,12 +127,12 @@ func wrapsAround(err error) bool {
 
 // StartingUp reports whether the error is one that a server gives while it starts:
 // it is unreachable, or does not accept connections yet or at present. A pooler that runs already
-// reports that its connections to the server fail, with the same SQLSTATE as logins that
+// reports that its connections to the server fail, with the same SQLSTATE as what
 // it refuses.
 func StartingUp(err error) bool {
 	state := sqlState(err)
 	return err != nil && (state == cannotConnectNow || state == tooManyConnections || (state == "" && Unavailable(err)) ||
-		hasClass(state, classConnection) && !refusesParameter(err) && refusedLogin(err) == "")
+		hasClass(state, classConnection) && !refusesParameter(err) && refusal(err) == "")
 }
 
 // refusesParameter reports whether a connection pooler refuses a startup parameter.
@@ -141,7 +141,7 @@ func refusesParameter(err error) bool {
 	return ok && refused.Code == protocolViolation && strings.Contains(refused.Message, "startup parameter")
 }
 
-// refusals are parts of the messages with which a connection pooler refuses a login, and
+// refusals are parts of the messages with which a connection pooler refuses a login or BEGIN, and
 // the SQLSTATE that PostgreSQL has for it. PgBouncer has only protocolViolation, also for an
 // error of the server.
 var refusals = []struct{ message, state string }{
@@ -155,11 +155,12 @@ var refusals = []struct{ message, state string }{
 	{"pg_hba.conf", invalidAuthorization},
 	{"no such database", invalidCatalogName},
 	{"does not exist", invalidCatalogName}, // a database or a role
+	{"statement pooling mode", invalidTransaction},
 }
 
-// refusedLogin returns the SQLSTATE of PostgreSQL for a login that a connection pooler
+// refusal returns the SQLSTATE of PostgreSQL for a login or BEGIN that a connection pooler
 // refuses, or "" if the error is another one.
-func refusedLogin(err error) string {
+func refusal(err error) string {
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || refused.Code != protocolViolation {
 		return ""

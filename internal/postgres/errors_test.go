@@ -213,6 +213,10 @@ func TestStartingUp(t *testing.T) {
 	if postgres.StartingUp(nil) || postgres.StartingUp(errors.New("another")) {
 		t.Error("StartingUp accepts any error")
 	}
+	err := &pgconn.PgError{Code: "08P01", Message: "transaction blocks not allowed in statement pooling mode"} // of PgBouncer at BEGIN
+	if got := postgres.Explain(err); postgres.StartingUp(err) || !strings.HasSuffix(got, "; set pool_mode = transaction in the connection pooler") {
+		t.Errorf("explained as %q: %v", got, err)
+	}
 }
 
 // counter is a row that concurrent transactions update.

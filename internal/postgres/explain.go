@@ -23,6 +23,7 @@ const (
 	invalidAuthorization = "28000"
 	invalidPassword      = "28P01"
 	invalidCatalogName   = "3D000"
+	invalidTransaction   = "25000"
 	tooManyConnections   = "53300"
 	invalidStatementName = "26000"
 	duplicateStatement   = "42P05"
@@ -33,6 +34,7 @@ var remedies = map[string]string{
 	invalidAuthorization:  "correct the user in DATABASE_URL, or allow it in pg_hba.conf",
 	invalidPassword:       "correct the user in DATABASE_URL, or the password there or in PGPASSWORD",
 	invalidCatalogName:    "create it, or correct DATABASE_URL",
+	invalidTransaction:    "set pool_mode = transaction in the connection pooler",
 	tooManyConnections:    "close other connections, or raise max_connections",
 	cannotConnectNow:      "try again in a moment",
 	insufficientPrivilege: "connect as the owner of the schema, or let it run `petstore migrate up` with PETSTORE_SERVING_ROLE set to this role",
@@ -56,7 +58,7 @@ func Explain(err error) string {
 		if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
 			subject = "the migration " + path.Base(partial.Failed.Source.Path) + " failed"
 		}
-		return withRemedy(fmt.Sprintf("%s: %s (SQLSTATE %s)", subject, refused.Message, refused.Code), refused.Code)
+		return withRemedy(fmt.Sprintf("%s: %s (SQLSTATE %s)", subject, refused.Message, refused.Code), cmp.Or(refusal(refused), refused.Code))
 	}
 	_, acquiring := errors.AsType[*acquireError](err)
 	_, network := errors.AsType[*net.OpError](err)
@@ -101,7 +103,7 @@ func explainConnect(err *pgconn.ConnectError) string {
 			if refusesParameter(refused) {
 				return sentence + "; remove it from DATABASE_URL and set it for the role with ALTER ROLE"
 			}
-			return withRemedy(sentence, cmp.Or(refusedLogin(refused), refused.Code))
+			return withRemedy(sentence, cmp.Or(refusal(refused), refused.Code))
 		}
 		if strings.Contains(cause.Error(), "server refused TLS connection") {
 			refusedTLS = true // a second attempt without TLS may follow
