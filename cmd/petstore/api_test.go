@@ -376,6 +376,10 @@ func TestRedirect(t *testing.T) {
 			t.Errorf("petstore %s: %v", line, err)
 		}
 	}
+	own := httptest.NewServer(http.RedirectHandler("/docs", http.StatusFound)) // as of Petstore
+	t.Cleanup(own.Close)
+	environ := []string{"PETSTORE_URL=" + own.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
+	wantSentence(t, environ, []string{"api", "/"}, false, "the server returned 302 Found and redirects to /docs")
 }
 
 // TestAnotherServer: commands do not take any JSON for a response of Petstore.

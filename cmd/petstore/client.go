@@ -107,13 +107,12 @@ type reply struct {
 	text []byte // the body; nil if it is a stream
 }
 
-// err returns the error in the response, or nil. A redirect leads to another server, which does not get
-// the request.
+// err returns the error in the response, or nil. A redirect is an error, because no command follows it.
 func (r *reply) err() error {
 	if r.StatusCode < http.StatusMultipleChoices {
 		return nil
 	}
-	failed := follow.ReadError(r.StatusCode, r.Header, r.text)
+	failed := follow.ReadError(r.Response, r.text)
 	if r.StatusCode < http.StatusBadRequest && failed.Location == "" { // such as 304
 		return nil
 	}
@@ -142,7 +141,7 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 			}
 			why = whyNoResponse(err, responseTimeout)
 		case isTemporary(got, isSafe):
-			failed := follow.ReadError(got.StatusCode, got.Header, got.text)
+			failed := follow.ReadError(got.Response, got.text)
 			why = strings.TrimSuffix(failed.Error(), ".")
 			if failed.RetryAfter > 0 {
 				pause = failed.RetryAfter + rand.N(time.Second) //nolint:gosec // not a secret
@@ -151,7 +150,7 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 				c.limit(failed.RetryAfter)
 			}
 		case isLost && !tellsResult(got):
-			failed := follow.ReadError(got.StatusCode, got.Header, got.text)
+			failed := follow.ReadError(got.Response, got.text)
 			return nil, fmt.Errorf("%s; an earlier attempt had no response, so it may have taken effect", strings.TrimSuffix(failed.Error(), "."))
 		default:
 			return got, nil
@@ -217,7 +216,7 @@ func isTemporary(got *reply, isSafe bool) bool {
 	case http.StatusTooManyRequests:
 		return true
 	case http.StatusConflict:
-		return isSafe && follow.ReadError(got.StatusCode, got.Header, got.text).Code == "idempotency_in_progress"
+		return isSafe && follow.ReadError(got.Response, got.text).Code == "idempotency_in_progress"
 	default:
 		return isSafe && got.StatusCode >= http.StatusInternalServerError
 	}
@@ -228,7 +227,7 @@ func isTemporary(got *reply, isSafe bool) bool {
 func tellsResult(got *reply) bool {
 	switch got.StatusCode {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
-		code := follow.ReadError(got.StatusCode, got.Header, got.text).Code
+		code := follow.ReadError(got.Response, got.text).Code
 		return code != "" && code != "route_not_found"
 	default:
 		return got.StatusCode < http.StatusBadRequest && json.Valid(got.text)

@@ -60,13 +60,16 @@ type StatusError struct {
 	Message string // of the first wrong parameter, if any
 
 	Location   string        // where it redirects to; "": it does not
+	leaves     bool          // whether that is another server
 	RetryAfter time.Duration // 0: the response does not say
 }
 
 func (e *StatusError) Error() string {
 	switch {
-	case e.Location != "":
+	case e.leaves:
 		return fmt.Sprintf("the server returned %d %s and redirects to %s; set PETSTORE_URL or --url to the URL of Petstore", e.Status, http.StatusText(e.Status), e.Location)
+	case e.Location != "":
+		return fmt.Sprintf("the server returned %d %s and redirects to %s", e.Status, http.StatusText(e.Status), e.Location)
 	case e.Code == "":
 		return fmt.Sprintf("the server returned %d %s", e.Status, http.StatusText(e.Status))
 	default:
@@ -289,7 +292,7 @@ func (f *Feed) try(ctx context.Context, query url.Values, header http.Header) (*
 		if err != nil {
 			text = nil // the status says enough
 		}
-		return nil, ReadError(response.StatusCode, response.Header, text)
+		return nil, ReadError(response, text)
 	}
 	return response, nil
 }
@@ -321,9 +324,9 @@ func (b *watchedBody) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// ReadError returns the error of a response.
-func ReadError(status int, header http.Header, text []byte) *StatusError {
-	failed := &StatusError{Status: status}
+// ReadError returns the error of a response with a text.
+func ReadError(response *http.Response, text []byte) *StatusError {
+	failed := &StatusError{Status: response.StatusCode}
 	var body struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
@@ -337,10 +340,12 @@ func ReadError(status int, header http.Header, text []byte) *StatusError {
 			failed.Message = body.Errors[0].Message
 		}
 	}
-	if status/100 == 3 {
-		failed.Location = header.Get("Location")
+	if to, err := response.Location(); response.StatusCode/100 == 3 && !errors.Is(err, http.ErrNoLocation) {
+		failed.Location = response.Header.Get("Location")
+		from := response.Request.URL
+		failed.leaves = err != nil || to.Scheme != from.Scheme || to.Host != from.Host
 	}
-	if seconds, err := strconv.ParseUint(header.Get("Retry-After"), 10, 16); err == nil {
+	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 16); err == nil {
 		failed.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return failed
