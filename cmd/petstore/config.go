@@ -137,7 +137,7 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 		parsed.AdminHosts[i] = strings.TrimSpace(name)
 		wrong(!hostPattern.MatchString(parsed.AdminHosts[i]), "PETSTORE_ADMIN_HOSTS must list host names without a port, such as petstore or metrics.example, but has %q", name)
 	}
-	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else, but is %q", redact("", parsed.BaseURL))
+	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else, but is %q", redactURL(parsed.BaseURL))
 	parsed.checkRanges(wrong)
 	parsed.CORSOrigins, err = parseOrigins(parsed.CORSOrigins)
 	wrong(err != nil, "PETSTORE_CORS_ORIGINS %v", err)
@@ -379,7 +379,7 @@ func isClientURL(text string) bool {
 
 // clientURLRule explains which URLs [isClientURL] accepts.
 func clientURLRule(text string) string {
-	return fmt.Sprintf("must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example, but is %q", redact("", text))
+	return fmt.Sprintf("must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example, but is %q", redactURL(text))
 }
 
 // parseOrigins returns the origins whose pages may call the API. It returns nil for
@@ -392,7 +392,7 @@ func parseOrigins(list []string) ([]string, error) {
 	for i, text := range list {
 		origins[i] = strings.TrimSpace(text)
 		if !isOrigin(origins[i]) {
-			return nil, fmt.Errorf("must be * alone, or list origins as browsers send them, such as https://shop.example or http://localhost:3000, but has %q", redact("", origins[i]))
+			return nil, fmt.Errorf("must be * alone, or list origins as browsers send them, such as https://shop.example or http://localhost:3000, but has %q", redactURL(origins[i]))
 		}
 	}
 	return origins, nil

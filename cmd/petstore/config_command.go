@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"reflect"
 	"regexp"
 	"slices"
@@ -129,4 +130,21 @@ func redact(name, value string) string {
 	value = pairPassword.ReplaceAllString(value, "${1}${2}"+redacted)
 	value = queryPassword.ReplaceAllString(value, "${1}"+redacted)
 	return urlPassword.ReplaceAllString(value, "${1}"+redacted+"@")
+}
+
+// redactURL replaces the secrets in a text that should be the URL of an HTTP server. If it is none, they may
+// be anywhere before the last @.
+func redactURL(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		if at := strings.LastIndex(text, "@"); at >= 0 {
+			text = redacted + text[at:]
+		}
+		return redact("", text)
+	}
+	if _, has := u.User.Password(); has {
+		u.User = url.UserPassword(u.User.Username(), redacted)
+		text = u.String()
+	}
+	return queryPassword.ReplaceAllString(text, "${1}"+redacted)
 }

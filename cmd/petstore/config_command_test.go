@@ -110,3 +110,24 @@ func TestRedact(t *testing.T) {
 		t.Errorf("a secret key: %q", got)
 	}
 }
+
+func TestRedactURL(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"http://localhost:3000/hook?to=a@b.example":  "http://localhost:3000/hook?to=a@b.example",
+		"http://localhost/hook?password=hunter2&a=b": "http://localhost/hook?password=REDACTED&a=b",
+		"http://me:hunter2@localhost":                "http://me:REDACTED@localhost",
+		"http://me:hunter2@localhost?to=a@b.example": "http://me:REDACTED@localhost?to=a@b.example",
+		"http://me:hun ter2@localhost":               "REDACTED@localhost",
+		"http://me:hun/t@er2@localhost":              "REDACTED@localhost",
+		"http:/me:hunter2@localhost":                 "REDACTED@localhost",
+		"me:hunter2@api.example":                     "REDACTED@api.example",
+		"host=db password=hunter2":                   "host=db password=REDACTED",
+		"localhost:8080":                             "localhost:8080",
+		"":                                           "",
+	} {
+		if got := redactURL(text); got != want {
+			t.Errorf("redactURL(%q) = %q, want %q", text, got, want)
+		}
+	}
+}

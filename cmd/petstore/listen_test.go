@@ -364,6 +364,7 @@ func TestListenCommandSentences(t *testing.T) {
 		{key, "listen --url localhost:8080", true, `--url must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example, but is "localhost:8080"; see petstore listen --help`},
 		{key, "listen --url http://me:hunter2@localhost", true, `--url must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example, but is "http://me:REDACTED@localhost"; see petstore listen --help`},
 		{key, "listen --forward-to ftp://me:hunter2@localhost", true, `--forward-to must be an http or https URL, such as http://localhost:3000/hook, but is "ftp://me:REDACTED@localhost"; see petstore listen --help`},
+		{key, "listen --url me:hunter2@api.example", true, `--url must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example, but is "REDACTED@api.example"; see petstore listen --help`},
 		{key, "listen --forward-to localhost:3000", true, `--forward-to must be an http or https URL, such as http://localhost:3000/hook, but is "localhost:3000"; see petstore listen --help`},
 		{key, "listen --types order.placed,", true, `--types must list types of events, such as order.placed, separated by commas; see petstore listen --help`},
 		{key, "listen --url http://127.0.0.1:1", false, "no events from http://127.0.0.1:1: connection refused" + start},
@@ -379,8 +380,8 @@ func TestListenCommandSentences(t *testing.T) {
 	} {
 		wantSentence(t, []string{"PETSTORE_API_KEY=" + test.key}, strings.Fields(test.line), test.isUsage, test.want)
 	}
-	_, stderr, err := execute(t, []string{"PETSTORE_API_KEY=" + key}, "listen", "--url", "http://127.0.0.1:1", "--after", "start", "--forward-to", "http://me:hunter2@localhost")
-	if err == nil || !strings.HasPrefix(stderr, "forwarding to http://me:REDACTED@localhost, ") {
+	_, stderr, err := execute(t, []string{"PETSTORE_API_KEY=" + key}, "listen", "--url", "http://127.0.0.1:1", "--after", "start", "--forward-to", "http://me:hunter2@localhost/?to=a@b.example")
+	if err == nil || !strings.HasPrefix(stderr, "forwarding to http://me:REDACTED@localhost/?to=a@b.example, ") {
 		t.Errorf("listen prints %q, %v", stderr, err)
 	}
 	wantSentence(t, []string{"PETSTORE_URL=ftp://api.example"}, []string{"listen"}, false, `invalid configuration: PETSTORE_URL must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example, but is "ftp://api.example"`)
