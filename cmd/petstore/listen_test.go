@@ -358,7 +358,7 @@ func TestListenCommandSentences(t *testing.T) {
 		want      string
 	}{
 		{"", "listen", false, "PETSTORE_API_KEY must be set to an API key, because petstore dev runs in no folder from here upwards; petstore dev and petstore key create print one"},
-		{key + "x", "listen", false, "PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one"},
+		{key + "x", "listen", false, "PETSTORE_API_KEY has no API key, which begins with petstore_; check for missing characters or spaces"},
 		{key, "listen now", true, `listen takes no arguments, but got "now"; see petstore listen --help`},
 		{key, "listen --after 7", true, `--after must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or latest or start, but is "7"; see petstore listen --help`},
 		{key, "listen --url localhost:8080", true, `--url must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example, but is "localhost:8080"; see petstore listen --help`},

@@ -86,7 +86,7 @@ func (p *program) target(cmd *cobra.Command) (target, error) {
 		to.isDev = to.key == dev.APIKey
 	}
 	if _, err := auth.ParseSecret(to.key); err != nil {
-		return target{}, errors.New("PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one")
+		return target{}, errors.New("PETSTORE_API_KEY has no API key, which begins with petstore_; check for missing characters or spaces")
 	}
 	return to, nil
 }
