@@ -78,9 +78,7 @@ message to stderr, and the exit code is 1. On a terminal, JSON is indented.`,
 	flags.BoolVarP(&options.include, "include", "i", false, "print the status and the headers of the response before the body")
 	flags.BoolVar(&options.paginate, "paginate", false, "follow the links to the next pages and print one JSON array")
 	addNumberFlag(command, &options.retries, "retries", numberRange{0, mostRetries}, fmt.Sprintf("how often to send the request again, at most %d times", mostRetries))
-	command.ValidArgsFunction = func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
+	completeFlag(command, "input")
 	return command
 }
 

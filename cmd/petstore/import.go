@@ -66,6 +66,7 @@ them. Otherwise, --in-doubt says what to do with them.`,
 			}
 			return p.importFiles(cmd, args, o)
 		},
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	}
 	flags := command.Flags()
 	addURLFlag(command)
@@ -77,6 +78,7 @@ them. Otherwise, --in-doubt says what to do with them.`,
 	flags.BoolVar(&o.again, "again", false, "import all rows of a file once more, although a journal says that they were imported")
 	flags.BoolVar(&o.json, "json", false, "print the summary of each file as one line of JSON")
 	addNumberFlag(command, &o.connections, "connections", numberRange{1, mostParallel}, "the number of requests at a time")
+	completeFlag(command, "errors")
 	completeFlag(command, "resource", names...)
 	completeFlag(command, "in-doubt", inDoubt...)
 	return command

@@ -15,6 +15,8 @@ func (p *program) manCommand() *cobra.Command {
 		Example: "  petstore man /usr/local/share/man/man1",
 		Args:    oneArgument("a directory"),
 		Hidden:  true,
+
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cmd.Root().DisableAutoGenTag = true // it names the library
 			return doc.GenManTree(cmd.Root(), &doc.GenManHeader{Section: "1", Source: "Petstore", Manual: "Petstore"}, args[0])

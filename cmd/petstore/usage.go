@@ -148,9 +148,13 @@ func orList(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// completeFlag registers shell completions for the values of a flag.
+// completeFlag registers shell completions for the values of a flag. Without values, they are files.
 func completeFlag(cmd *cobra.Command, flag string, values ...cobra.Completion) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	directive := cobra.ShellCompDirectiveNoFileComp
+	if len(values) == 0 {
+		directive = cobra.ShellCompDirectiveDefault
+	}
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, directive)); err != nil {
 		panic(err) // the flag does not exist, or has completions already
 	}
 }
