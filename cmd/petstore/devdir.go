@@ -118,8 +118,8 @@ func readDev(dir string) (devServer, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return devServer{}, stopped
 	}
-	if err != nil {
-		return devServer{}, err
+	if err != nil { // without the path, for [plain]
+		return devServer{}, fmt.Errorf("%s cannot be read: %w", name, errors.Unwrap(err))
 	}
 	defer file.Close()
 	// Another user could send the key in the environment to a server of theirs.

@@ -126,7 +126,7 @@ func wantNoDev(t *testing.T, dir, below string) {
 	}
 }
 
-// TestDevFileOfOthers checks that a command does not follow the file of another user.
+// TestDevFileOfOthers checks that a command does not follow the file of another user, and says so.
 func TestDevFileOfOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -134,8 +134,17 @@ func TestDevFileOfOthers(t *testing.T) {
 	if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink(devFile, file); err != nil { // root can open all other files
+		t.Fatal(err)
+	}
+	for line, variable := range map[string]string{"api /pets": "PETSTORE_API_KEY", "account list": "DATABASE_URL"} {
+		_, _, err := executeIn(t, dir, nil, "", strings.Fields(line)...)
+		if err == nil || !strings.HasPrefix(err.Error(), variable+" must be set ") || !strings.Contains(err.Error(), ", because "+file+" cannot be read: ") {
+			t.Errorf("petstore %s: %v", line, err)
+		}
+	}
 	// Only root can give a file to another user. Everybody else can name a file of root.
-	err := os.Symlink("/etc/hosts", file)
+	err := errors.Join(os.Remove(file), os.Symlink("/etc/hosts", file))
 	if os.Geteuid() == 0 {
 		err = errors.Join(os.Remove(file), os.WriteFile(file, []byte(`{"url":"http://127.0.0.1:1"}`), 0o600), os.Chown(file, 65534, 65534))
 	}
