@@ -26,6 +26,7 @@ import (
 	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/event"
 	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
 )
@@ -481,6 +482,7 @@ func TestOpenAPIAndVersion(t *testing.T) {
 // where they make sense.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
+	types := event.TypeNames()
 	for line, want := range map[string]string{
 		"key create --scope ":          "read\nwrite\nadmin\n:4\n",
 		"key create --scope=":          "read\nwrite\nadmin\n:4\n",
@@ -498,6 +500,8 @@ func TestCompletion(t *testing.T) {
 		"account del":                  "delete\tDelete an account with its store, its keys and its sandboxes\n:4\n",
 		"account delete ":              ":4\n",
 		"listen --after ":              "latest\nstart\n:4\n",
+		"listen --types ":              strings.Join(types, "\n") + "\n:6\n",
+		"listen --types pet.created,o": "pet.created," + strings.Join(types, "\npet.created,") + "\n:6\n",
 		"openapi --format ":            "yaml\njson\njson-3.1\npostman\n:4\n",
 		"help mig":                     "migrate\tMigrate the database schema at deploy time\n:4\n",
 		"help migrate u":               "up\tApply every pending migration\n:4\n",

@@ -148,13 +148,25 @@ func orList(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// completeFlag registers shell completions for the values of a flag. Without values, they are files.
+// completeFlag registers shell completions for the values of a flag, or for the last one of a list.
+// Without values, they are files.
 func completeFlag(cmd *cobra.Command, flag string, values ...cobra.Completion) {
 	directive := cobra.ShellCompDirectiveNoFileComp
 	if len(values) == 0 {
 		directive = cobra.ShellCompDirectiveDefault
 	}
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, directive)); err != nil {
+	_, isList := cmd.Flag(flag).Value.(pflag.SliceValue)
+	complete := func(_ *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if !isList {
+			return values, directive
+		}
+		var lists []cobra.Completion
+		for _, value := range values {
+			lists = append(lists, begun[:strings.LastIndex(begun, ",")+1]+value)
+		}
+		return lists, directive | cobra.ShellCompDirectiveNoSpace
+	}
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
 		panic(err) // the flag does not exist, or has completions already
 	}
 }
