@@ -92,6 +92,15 @@ func (o *importOptions) sameCommand() string {
 	return "the same command again"
 }
 
+// toContinue says what the command that continues needs after an error.
+func toContinue(err error) string {
+	failed, isStatus := errors.AsType[*follow.StatusError](err)
+	if isStatus && (failed.Status == http.StatusUnauthorized || failed.Status == http.StatusForbidden) {
+		return "with a key of the same account and the scope write"
+	}
+	return "to continue"
+}
+
 // isInput reports whether a path leads to a regular file that is one of the files to import.
 func (p *program) isInput(path string, names []string) bool {
 	output, err := os.Stat(path)
@@ -165,7 +174,7 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("%d of %d rows of %s are imported: %w; run %s to continue", done, summary.Rows, source.Name, err, o.sameCommand())
+		return fmt.Errorf("%d of %d rows of %s are imported: %w; run %s %s", done, summary.Rows, source.Name, err, o.sameCommand(), toContinue(err))
 	}
 	if o.json {
 		return p.printJSON(summary)

@@ -574,7 +574,7 @@ func TestImportCancels(t *testing.T) {
 	code = http.StatusUnauthorized
 	s.load(s.file("inventory.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":9}`, pet)))
 	path = s.file("orders.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":3,"complete":true}`, pet))
-	refused.fails([]string{path}, "0 of 1 rows of "+path+" are imported: the server returned 401 no: No")
+	refused.fails([]string{path}, "0 of 1 rows of "+path+" are imported: the server returned 401 no: No; run the same command again with a key of the same account and the scope write")
 	s.withKey("write").fails([]string{path}, "because the API key is another one")
 	s.load(path)
 	if orders, stock := s.rows("orders", "complete=true"), s.rows("inventory"); len(orders) != 2 || stock[0]["quantity"] != 6.0 {
@@ -698,7 +698,7 @@ func TestImportWithOtherKeys(t *testing.T) {
 	other.fails([]string{path}, "rows that were not imported: 1")
 	want("a b")
 	restore()
-	reader.fails([]string{path, "--in-doubt", "send"}, " rows of "+path+" are imported: the server returned 403 ")
+	reader.fails([]string{path, "--in-doubt", "send"}, " rows of "+path+" are imported: the server returned 403 ", "; run the same command again with a key of the same account and the scope write")
 	reader.fails([]string{path}, refused)
 	s.fails([]string{path}, refused)
 	want("a b")

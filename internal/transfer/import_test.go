@@ -121,8 +121,8 @@ func TestChangeDuringImport(t *testing.T) {
 	}
 }
 
-// TestKeyInProgress: a row is in doubt if the server goes on handling the request with its key. The next import
-// repeats the request.
+// TestKeyInProgress: a row is in doubt if the server goes on handling the request with its key, or a proxy
+// responds. The next import repeats the request.
 func TestKeyInProgress(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "categories.csv")
@@ -142,11 +142,18 @@ func TestKeyInProgress(t *testing.T) {
 		}
 		return (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 1}).Run(t.Context())
 	}
-	got, err := load(http.StatusConflict, `{"code":"idempotency_in_progress","message":"Wait."}`)
-	if err == nil || err.Error() != "the server returned 409 idempotency_in_progress: Wait" || got.Failed != 0 {
-		t.Errorf("%+v, %v", got, err)
+	for _, test := range []struct {
+		status     int
+		body, want string
+	}{
+		{http.StatusConflict, `{"code":"idempotency_in_progress","message":"Wait."}`, "the server returned 409 idempotency_in_progress: Wait"},
+		{http.StatusBadGateway, "<html>", "the server returned 502 Bad Gateway"},
+	} {
+		if got, err := load(test.status, test.body); err == nil || err.Error() != test.want || got.Failed != 0 {
+			t.Errorf("%+v, %v, want %s", got, err, test.want)
+		}
 	}
-	if got, err := load(http.StatusCreated, `{"id":1}`); err != nil || got.Imported != 1 || len(keys) != 2 || keys[0] != keys[1] {
+	if got, err := load(http.StatusCreated, `{"id":1}`); err != nil || got.Imported != 1 || len(keys) != 3 || keys[0] != keys[1] || keys[0] != keys[2] {
 		t.Errorf("again: %+v, %v, with the keys %q", got, err, keys)
 	}
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"petstore/internal/casefold"
+	"petstore/internal/follow"
 	"petstore/internal/httpjson"
 )
 
 // refusedError is a response that ends an import, because the next rows would get it too.
-type refusedError struct{ text string }
+type refusedError struct{ error }
 
-func (e *refusedError) Error() string { return e.text }
+func (e *refusedError) Unwrap() error { return e.error }
 
 // resource has the fields of resources that an import needs.
 type resource struct {
@@ -42,7 +43,7 @@ func (r *run) send(ctx context.Context, one Request, into any) error {
 	}
 	if status < http.StatusMultipleChoices {
 		if err := json.Unmarshal(text, into); err != nil {
-			return &refusedError{"the response is not from Petstore"}
+			return &refusedError{errors.New("the response is not from Petstore")}
 		}
 		return nil
 	}
@@ -51,14 +52,15 @@ func (r *run) send(ctx context.Context, one Request, into any) error {
 		Errors        []httpjson.Violation
 	}
 	_ = json.Unmarshal(text, &problem) // another server has sent it
-	said := fmt.Sprintf("the server returned %d %s: %s", status, problem.Code, problem.Message)
+	failed := follow.ReadError(status, nil, text)
+	failed.Message = strings.TrimSuffix(failed.Message, ".")
 	switch {
 	case status >= http.StatusInternalServerError, problem.Code == "idempotency_in_progress":
-		return fmt.Errorf("%s", strings.TrimSuffix(said, "."))
+		return failed
 	case slices.Contains([]int{400, 404, 409, 413, 422}, status) && problem.Code != "" && problem.Code != "route_not_found" && problem.Code != "sandbox_full":
 		return mistakes(problem.Code, problem.Message, problem.Errors)
 	default:
-		return &refusedError{strings.TrimSuffix(said, ".")}
+		return &refusedError{failed}
 	}
 }
 
@@ -194,7 +196,7 @@ func (r *run) putOrder(ctx context.Context, one *row) (int64, error) {
 	if err == nil && complete.Kind() == 't' {
 		err = r.complete(ctx, fmt.Sprintf("%s/%d", one.resource.Path, id))
 		if refused, ok := errors.AsType[*refusedError](err); ok { // the row is in doubt: the server has the order
-			err = errors.New(refused.text)
+			err = refused.error
 		}
 	}
 	return id, err
