@@ -363,7 +363,7 @@ func TestImportCategories(t *testing.T) {
 	s.fails([]string{s.file("pets.ndjson", `{"name":"a","category":"Dogs","categoryId":1}`)}, "pets.ndjson:1: `categoryId` is not allowed beside `category`.")
 }
 
-// TestImportWaits: import waits for 429, 503 and lost connections, and imports each row once.
+// TestImportWaits: import waits for 429, 503 and lost connections, imports each row once, and says how far it is.
 func TestImportWaits(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t).underTest()
@@ -372,9 +372,11 @@ func TestImportWaits(t *testing.T) {
 	if got := s.load(path); got.Imported != 16 || len(s.rows("categories")) != 16 {
 		t.Errorf("with faults: %+v", got)
 	}
-	s.fault(`{"operation":"createCategory","effect":"status","status":429,"first":3}`)
-	if got := s.load(s.file("categories.ndjson", `{"name":"x"}`)); got.Imported != 1 {
-		t.Errorf("with 429: %+v", got)
+	s.fault(`{"operation":"createPet","effect":"status","status":429,"first":3}`)
+	path = s.file("store.ndjson", `{"kind":"category","id":1,"name":"x"}`+"\n"+`{"kind":"pet","name":"x","categoryId":1}`)
+	stdout, stderr, err := executeIn(t, s.dir, s.environ, "", "import", path, "--connections", "1")
+	if err != nil || !strings.Contains(stdout, "imported 2 of 2 rows") || !strings.HasPrefix(stderr, "waiting: the server returned 429 ") || !strings.HasSuffix(stderr, "; 1 of 2 rows are imported\n") {
+		t.Errorf("with 429: it printed %q and %q, %v", stdout, stderr, err)
 	}
 	s.fault(`{"operation":"createCategory","effect":"delay","delayMs":2000}`)
 	path = s.file("late.csv", "name\n"+strings.Repeat("y\n", 3)+"z\n")

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -116,7 +117,7 @@ func (p *program) isInput(path string, names []string) bool {
 // importFiles imports files one after the other.
 func (p *program) importFiles(cmd *cobra.Command, names []string, o importOptions) (err error) {
 	ctx := cmd.Context()
-	report := &rowReport{p: p}
+	report := &rowReport{p: p, waits: rareLog{p: p}}
 	defer func() { report.file.Close() }()
 	job := transfer.Import{Dir: p.dir, Connections: o.connections, CreateCategories: o.createCategories, Again: o.again, InDoubt: o.inDoubt, Failed: report.failed}
 	if !o.dryRun {
@@ -131,7 +132,7 @@ func (p *program) importFiles(cmd *cobra.Command, names []string, o importOption
 		if job.Account.ID == "" {
 			return sender.notPetstore("it has no account")
 		}
-		sender.patience, sender.log = 10*time.Minute, &rareLog{p: p}
+		sender.patience, sender.log = 10*time.Minute, &report.waits
 		job.Send, job.WasReset = sender.sendRow, sender.wasReset
 	}
 	for _, name := range names {
@@ -162,7 +163,7 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 			return err
 		}
 	} else {
-		job.Progress = p.importing(began)
+		job.Progress = report.waits.importing(began)
 		summary, err = job.Run(ctx)
 		p.status("")
 	}
@@ -225,9 +226,11 @@ func (c *client) wasReset(ctx context.Context, after string) (end string, is boo
 }
 
 // importing returns a function that shows the progress, the rate and the time left in one line of a terminal.
-func (p *program) importing(began time.Time) func(transfer.Summary) {
+func (l *rareLog) importing(began time.Time) func(transfer.Summary) {
 	var shown time.Time
+	l.latest.Store(nil)
 	return func(s transfer.Summary) {
+		l.latest.Store(&s)
 		if time.Since(shown) < 200*time.Millisecond {
 			return
 		}
@@ -235,13 +238,14 @@ func (p *program) importing(began time.Time) func(transfer.Summary) {
 		sent := s.Imported + s.Failed
 		rate := float64(sent) / time.Since(began).Seconds()
 		left := time.Duration(float64(s.Rows-s.Before-sent) / rate * float64(time.Second))
-		p.status(fmt.Sprintf("importing: %d of %d rows, %.0f/s, %s left", s.Before+sent, s.Rows, rate, left.Round(time.Second)))
+		l.p.status(fmt.Sprintf("importing: %d of %d rows, %.0f/s, %s left", s.Before+sent, s.Rows, rate, left.Round(time.Second)))
 	}
 }
 
 // rowReport reports the mistakes in rows.
 type rowReport struct {
 	p     *program
+	waits rareLog
 	file  *os.File // nil: stderr
 	rows  int
 	wrote error
@@ -291,11 +295,12 @@ func (r *rowReport) err(o importOptions) error {
 	return fmt.Errorf("rows that were not imported: %d%s; correct them and run %s, which sends only these", r.rows, where, o.sameCommand())
 }
 
-// rareLog prints the first line of the reports of a client in ten seconds.
+// rareLog prints the first line of the reports of a client in ten seconds, and how much is imported.
 type rareLog struct {
-	p    *program
-	mu   sync.Mutex
-	next time.Time
+	p      *program
+	mu     sync.Mutex
+	next   time.Time
+	latest atomic.Pointer[transfer.Summary] // nil: no row of the file has ended
 }
 
 // Write implements [io.Writer].
@@ -305,7 +310,11 @@ func (l *rareLog) Write(text []byte) (int, error) {
 	if now := time.Now(); now.After(l.next) {
 		l.next = now.Add(10 * time.Second)
 		l.p.status("")
-		fmt.Fprintf(l.p.stderr, "waiting: %s\n", strings.TrimSpace(string(text)))
+		progress := ""
+		if s := l.latest.Load(); s != nil {
+			progress = fmt.Sprintf("; %d of %d rows are imported", s.Imported+s.Before, s.Rows)
+		}
+		fmt.Fprintf(l.p.stderr, "waiting: %s%s\n", strings.TrimSpace(string(text)), progress)
 	}
 	return len(text), nil
 }
