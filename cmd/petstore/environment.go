@@ -35,13 +35,18 @@ func showEnvironment(root *cobra.Command) {
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		help(cmd, args)
-		for one := cmd; one != nil; one = one.Parent() {
-			if variables := one.Annotations[environmentKey]; variables != "" {
-				fmt.Fprintf(cmd.OutOrStdout(), "\nEnvironment variables (docs/configuration.md):\n  %s\n", wrap(variables, 84))
-				return
-			}
+		if variables := environmentOf(cmd); variables != "" {
+			fmt.Fprintf(cmd.OutOrStdout(), "\nEnvironment variables (docs/configuration.md):\n  %s\n", wrap(variables, 84))
 		}
 	})
+}
+
+// environmentOf returns the variables that a command reads, or "".
+func environmentOf(cmd *cobra.Command) (variables string) {
+	for one := cmd; one != nil && variables == ""; one = one.Parent() {
+		variables = one.Annotations[environmentKey]
+	}
+	return variables
 }
 
 // wrap breaks a text into lines of at most a width, indented by two spaces.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 )
@@ -19,7 +21,18 @@ func (p *program) manCommand() *cobra.Command {
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cmd.Root().DisableAutoGenTag = true // it names the library
+			addEnvironment(cmd.Root())
 			return doc.GenManTree(cmd.Root(), &doc.GenManHeader{Section: "1", Source: "Petstore", Manual: "Petstore"}, args[0])
 		},
+	}
+}
+
+// addEnvironment gives the pages of a command and its subcommands a section with the variables that they read.
+func addEnvironment(cmd *cobra.Command) {
+	if variables := environmentOf(cmd); variables != "" {
+		cmd.Long = cmp.Or(cmd.Long, cmd.Short) + "\n\n# ENVIRONMENT\n" + variables
+	}
+	for _, one := range cmd.Commands() {
+		addEnvironment(one)
 	}
 }
