@@ -2,11 +2,18 @@ package main
 
 import "fmt"
 
-const clearLine = "\r\x1b[K"
+const (
+	clearLine = "\r\x1b[K"
+	cutLine   = "\x1b[?7l" // a terminal cuts a line that is too long
+	wrapLine  = "\x1b[?7h" // it wraps the line again
+)
 
 // status prints a text in one line of stderr if that is a terminal. An empty text clears the
 // line.
 func (p *program) status(text string) {
+	if text != "" {
+		text = cutLine + text + wrapLine
+	}
 	if isTerminal(p.stderr) {
 		fmt.Fprint(p.stderr, clearLine, text)
 	}

@@ -112,7 +112,7 @@ func TestSeedShowsProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	printed := strings.TrimSuffix(readUntil(t, screen, end), end)
-	if !strings.HasPrefix(printed, clearLine+"seeding: 12 of 30") || !strings.HasSuffix(printed, " rows"+clearLine) || strings.Contains(printed, "\n") {
+	if !strings.HasPrefix(printed, clearLine+cutLine+"seeding: 12 of 30") || !strings.HasSuffix(printed, " rows"+wrapLine+clearLine) || strings.Contains(printed, "\n") {
 		t.Errorf("seed printed %q on the terminal, want its progress in one line", printed)
 	}
 }
@@ -133,7 +133,7 @@ func TestImportShowsProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	printed := readUntil(t, screen, end)
-	if !strings.HasPrefix(printed, clearLine+"importing: 2 of 3 rows, ") || !strings.HasSuffix(printed, "s left"+clearLine+end) {
+	if !strings.HasPrefix(printed, clearLine+cutLine+"importing: 2 of 3 rows, ") || !strings.HasSuffix(printed, "s left"+wrapLine+clearLine+end) {
 		t.Errorf("import printed %q on the terminal", printed)
 	}
 }
