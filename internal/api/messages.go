@@ -95,7 +95,7 @@ type storeKey struct{ payer, account int64 }
 func newMessageReader(queries *db.Queries, places *admission.Pool) *sharedRead[storeKey, string, *db.MessageGetManyRow] {
 	limits := sharedReads
 	limits.Inputs = maxMessagesPerRead
-	return shareReads(limits, withoutEnd, func(ctx context.Context, store storeKey, ids []string) ([]*db.MessageGetManyRow, error) {
+	return shareReads(limits, func(ctx context.Context, store storeKey, ids []string) ([]*db.MessageGetManyRow, error) {
 		if err := places.Take(ctx, store.payer, admission.LookParts); err != nil {
 			return nil, err
 		}

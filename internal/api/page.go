@@ -14,6 +14,7 @@ import (
 	"petstore/internal/casefold"
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 const (
@@ -175,6 +176,7 @@ func (s *Server) countOf(ctx context.Context, p *page, count func(context.Contex
 
 // readPage reads and encodes a page, with a link to the next one if there is one.
 func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row, Item]) (made gate.Page, err error) {
+	postgres.ReaderOf(ctx).ReadEnds() // for the cursor
 	rows, err := l.find(ctx)
 	if err != nil {
 		return made, err

@@ -13,6 +13,7 @@ import (
 	"petstore/internal/casefold"
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 // petFilter is the filter of a list of pets. An empty field matches all.
@@ -184,7 +185,7 @@ type ownPet struct{ account, id int64 }
 func newPetReader(queries *db.Queries) *sharedRead[any, ownPet, *db.Pet] {
 	limits := sharedReads
 	limits.Inputs = maxPetsPerRead
-	return shareReads(limits, withoutEnd, func(ctx context.Context, _ any, wanted []ownPet) ([]*db.Pet, error) {
+	return shareReads(limits, func(ctx context.Context, _ any, wanted []ownPet) ([]*db.Pet, error) {
 		params := byAccount(wanted)
 		perAccount, err := results(len(params), queries.PetGetMany(ctx, params).Query)
 		if err != nil {
@@ -232,7 +233,8 @@ type sortedPages struct {
 func (s *Server) newPageOfPetsReader() *sharedRead[sortedPages, db.PetListParams, []db.PetListRow] {
 	limits := sharedReads
 	limits.Parallel, limits.Inputs = runtime.GOMAXPROCS(0), maxPagesPerRead
-	return shareReads(limits, withEnd, func(ctx context.Context, key sortedPages, pages []db.PetListParams) ([][]db.PetListRow, error) {
+	return shareReads(limits, func(ctx context.Context, key sortedPages, pages []db.PetListParams) ([][]db.PetListRow, error) {
+		postgres.ReaderOf(ctx).ReadEnds()
 		return results(len(pages), s.sorted(key.sort).PetList(ctx, pages).Query)
 	})
 }

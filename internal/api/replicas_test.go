@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	stores "petstore/internal/account"
 	"petstore/internal/api"
@@ -31,11 +34,11 @@ type replicated struct {
 }
 
 // startReplicated starts a server on a pair, whose standby is in rotation.
-func startReplicated(t *testing.T) *replicated {
+func startReplicated(t *testing.T, tracers ...pgx.QueryTracer) *replicated {
 	t.Helper()
 	pair := pgtest.NewPair(t)
 	p := startOn(t, pair.Database)
-	replicas, err := postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 8, MaxLag: time.Hour, Patience: catchUpTime, Log: slog.New(slog.DiscardHandler)})
+	replicas, err := postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 8, MaxLag: time.Hour, Patience: catchUpTime, Log: slog.New(slog.DiscardHandler), Tracers: tracers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,6 +270,38 @@ func TestWalkDoesNotGoBack(t *testing.T) {
 	r.pair.Standby.Resume()
 	r.awaitReplica(recent, "eventual", "renamed")
 	r.awaitReplica(old, newer, "renamed")
+}
+
+// endTracer counts the batches that read the position of the replica at their end too.
+type endTracer struct {
+	turnstile // holds nothing
+
+	ends atomic.Int64
+}
+
+// TraceBatchStart implements pgx.BatchTracer.
+func (e *endTracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	if all := data.Batch.QueuedQueries; len(all) > 1 && all[0].SQL == all[len(all)-1].SQL {
+		e.ends.Add(1)
+	}
+	return ctx
+}
+
+// TestOnlyWalksReadEnds: the position after a read costs something, and only a cursor needs it.
+func TestOnlyWalksReadEnds(t *testing.T) {
+	t.Parallel()
+	tracer := &endTracer{}
+	tracer.setUp.Store(true)
+	r := startReplicated(t, tracer)
+	r.newPet("one", 1)
+	r.awaitReplica("/pets", tokenOf(r.post("/messages", object{"message": "hi"}).want(202)), "one")
+	for path, want := range map[string]bool{"/pets": true, "/pets?status=available": true, "/messages": true, "/events": false, "/pets?id=1": false} {
+		before := tracer.ends.Load()
+		r.want(path, "eventual", "[", true)
+		if got := tracer.ends.Load() > before; got != want {
+			t.Errorf("%s reads the position at its end: %t, want %t", path, got, want)
+		}
+	}
 }
 
 // TestPreferenceAppliedByThePrimary: the replica has the sandbox, but not the state of a page

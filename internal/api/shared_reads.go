@@ -9,12 +9,6 @@ import (
 	"petstore/internal/postgres"
 )
 
-// The choice whether a shared read must know the position after it.
-const (
-	withEnd    = true
-	withoutEnd = false
-)
-
 // sharedRead is a [coalesce.Coalescer] of reads. Only requests that read from the same
 // server share a run, and each checks what the run saw against its own position.
 type sharedRead[Key comparable, In, Out any] struct {
@@ -34,9 +28,9 @@ type outcome[Out any] struct {
 }
 
 // shareReads returns a sharedRead of a function, which [coalesce.New] describes.
-func shareReads[Key comparable, In, Out any](limits coalesce.Limits, ends bool, run func(context.Context, Key, []In) ([]Out, error)) *sharedRead[Key, In, Out] {
+func shareReads[Key comparable, In, Out any](limits coalesce.Limits, run func(context.Context, Key, []In) ([]Out, error)) *sharedRead[Key, In, Out] {
 	return &sharedRead[Key, In, Out]{coalesce.New(limits, func(ctx context.Context, key readKey[Key], ins []In) ([]outcome[Out], error) {
-		ctx, reader := postgres.ReaderOf(ctx).Shared(ctx, ends)
+		ctx, reader := postgres.ReaderOf(ctx).Shared(ctx)
 		outs, err := run(ctx, key.key, ins)
 		all, seen := make([]outcome[Out], len(outs)), reader.Seen()
 		for i, out := range outs {
@@ -83,7 +77,7 @@ type looks struct {
 
 // newLooks returns the looks of a resource.
 func newLooks(limits coalesce.Limits, resource *admission.Pool) looks {
-	return looks{shareReads(limits, withEnd, func(ctx context.Context, key lookKey, reads []func(context.Context) (any, error)) ([]any, error) {
+	return looks{shareReads(limits, func(ctx context.Context, key lookKey, reads []func(context.Context) (any, error)) ([]any, error) {
 		if err := resource.Take(ctx, key.payer, key.weight); err != nil {
 			return nil, err
 		}

@@ -161,13 +161,20 @@ func (r *Reader) Target() any {
 }
 
 // Shared returns a context for a read that others share: on the same target, for any
-// position. The Reader tells what it saw. With ends, To is known.
-func (r *Reader) Shared(ctx context.Context, ends bool) (context.Context, *Reader) {
+// position. The Reader tells what it saw.
+func (r *Reader) Shared(ctx context.Context) (context.Context, *Reader) {
 	if r == nil {
 		return ctx, nil
 	}
-	shared := &Reader{replicas: r.replicas, replica: r.replica, ends: ends}
+	shared := &Reader{replicas: r.replicas, replica: r.replica}
 	return withReader(ctx, shared), shared
+}
+
+// ReadEnds makes To known for the next statements.
+func (r *Reader) ReadEnds() {
+	if r != nil {
+		r.ends = true
+	}
 }
 
 // Seen returns what the statements of a Reader saw together.
@@ -212,7 +219,7 @@ func (r *Reader) Require(position Position) error {
 }
 
 // End returns a position that includes all that the statements of the Reader saw, or the
-// zero Position if it is unknown. The Reader must be one of [Reader.Shared] with ends.
+// zero Position if it is unknown. Call [Reader.ReadEnds] before the statements.
 func (r *Reader) End(ctx context.Context) Position {
 	switch {
 	case r == nil:
