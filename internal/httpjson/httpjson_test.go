@@ -48,6 +48,7 @@ func TestCheckPreconditions(t *testing.T) {
 
 func TestNegotiation(t *testing.T) {
 	t.Parallel()
+	waits := func(header http.Header) bool { return httpjson.PreferredWait(header) > 0 }
 	for _, test := range []struct {
 		name, value string
 		reads       func(http.Header) bool
@@ -71,6 +72,8 @@ func TestNegotiation(t *testing.T) {
 		{"Prefer", `wait=5; a="count=exact,", COUNT = "exact"; x`, httpjson.PrefersCount, true},
 		{"Prefer", `note="count=exact"`, httpjson.PrefersCount, false},
 		{"Prefer", "count=none, count=exact", httpjson.PrefersCount, false},
+		{"Prefer", "wait=99999999999", waits, true},
+		{"Prefer", "wait=99999999999x", waits, false},
 	} {
 		if got := test.reads(http.Header{test.name: {test.value}}); got != test.want {
 			t.Errorf("%s: %s: got %t, want %t", test.name, test.value, got, test.want)

@@ -17,6 +17,9 @@ func PrefersCount(header http.Header) bool {
 // it is malformed. Of a larger number it returns 68 years.
 func PreferredWait(header http.Header) time.Duration {
 	value, _ := Preference(header, "wait")
+	if strings.Trim(value, "0123456789") != "" {
+		return 0 // ParseUint may return the maximum before it reads the rest
+	}
 	seconds, _ := strconv.ParseUint(value, 10, 31) // with an error, 0 or the maximum
 	return time.Duration(seconds) * time.Second
 }
