@@ -93,13 +93,9 @@ type storeKey struct{ payer, account int64 }
 // newMessageReader shares the reading of messages among the requests of an account that
 // wait. Each read takes a place of its payer. A message that does not exist is nil.
 func newMessageReader(queries *db.Queries, places *admission.Pool) *sharedRead[storeKey, string, *db.MessageGetManyRow] {
-	limits := sharedReads
+	limits := placedReads
 	limits.Inputs = maxMessagesPerRead
 	return shareReads(limits, func(ctx context.Context, store storeKey, ids []string) ([]*db.MessageGetManyRow, error) {
-		if err := places.Take(ctx, store.payer, admission.LookParts); err != nil {
-			return nil, err
-		}
-		defer places.Give(store.payer, admission.LookParts)
 		rows, err := queries.MessageGetMany(ctx, db.MessageGetManyParams{AccountID: store.account, Ids: ids})
 		if err != nil {
 			return nil, err
@@ -113,7 +109,7 @@ func newMessageReader(queries *db.Queries, places *admission.Pool) *sharedRead[s
 			messages[i] = found[id]
 		}
 		return messages, nil
-	})
+	}).taking(places, func(store storeKey) (payer, weight int64) { return store.payer, admission.LookParts })
 }
 
 // listMessages lists the caller's messages, newest first.

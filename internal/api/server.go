@@ -103,7 +103,7 @@ func New(options Options) (*Server, error) {
 	s.pets = newPetReader(s.reads)
 	s.pagesOfPets = s.newPageOfPetsReader()
 	places := admission.New(admission.Looks.Of(options.DB.LockWaits() * admission.LookParts))
-	s.looks, s.messages = newLooks(sharedReads, places), newMessageReader(s.reads, places)
+	s.looks, s.messages = newLooks(placedReads, places), newMessageReader(s.reads, places)
 	spec, err := SpecFor(options.BaseURL)
 	if err != nil {
 		return nil, err

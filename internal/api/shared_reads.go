@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	"petstore/internal/admission"
@@ -40,6 +41,15 @@ func shareReads[Key comparable, In, Out any](limits coalesce.Limits, run func(co
 	})}
 }
 
+// taking lets each run take a part of a resource, which depends on the key.
+func (s *sharedRead[Key, In, Out]) taking(resource *admission.Pool, part func(Key) (payer, weight int64)) *sharedRead[Key, In, Out] {
+	s.runs.Enter = func(ctx context.Context, key readKey[Key]) (leave func(), err error) {
+		payer, weight := part(key.key)
+		return func() { resource.Give(payer, weight) }, resource.Take(ctx, payer, weight)
+	}
+	return s
+}
+
 // Do returns the output for in, as [coalesce.Coalescer.Do] does.
 func (s *sharedRead[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out, err error) {
 	reader := postgres.ReaderOf(ctx)
@@ -53,15 +63,19 @@ func (s *sharedRead[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out 
 	return shared.out, nil
 }
 
-// sharedReads are the limits of coalesced reads of single pets, and of the same page.
+// sharedReads are the limits of coalesced reads of single pets.
 // docs/performance.md has the effect of coalescing.
 //
 // One is under way at a time. With a second one fewer reads share each, and the
 // reads of 16 connections were a tenth slower. A statement that hangs, for example
 // because its backend is frozen, does not stop the reads after it: up to two more
-// may run beside it, for all pages together. A pool has 12 connections by default, so
-// a locked table leaves most of them to other requests.
+// may run beside it. A pool has 12 connections by default, so a locked table leaves
+// most of them to other requests.
 var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
+
+// placedReads are the limits of reads that take a place of their payer. The places limit how many
+// run beside those that hang. A common limit would let one payer take that from the others.
+var placedReads = coalesce.Limits{Parallel: 1, Spare: math.MaxInt}
 
 // lookKey says what requests of a payer read. The value must name everything on which that depends.
 type lookKey struct {
@@ -77,14 +91,10 @@ type looks struct {
 
 // newLooks returns the looks of a resource.
 func newLooks(limits coalesce.Limits, resource *admission.Pool) looks {
-	return looks{shareReads(limits, func(ctx context.Context, key lookKey, reads []func(context.Context) (any, error)) ([]any, error) {
-		if err := resource.Take(ctx, key.payer, key.weight); err != nil {
-			return nil, err
-		}
-		defer resource.Give(key.payer, key.weight)
+	return looks{shareReads(limits, func(ctx context.Context, _ lookKey, reads []func(context.Context) (any, error)) ([]any, error) {
 		out, err := reads[0](ctx)
 		return slices.Repeat([]any{out}, len(reads)), err
-	})}
+	}).taking(resource, func(key lookKey) (payer, weight int64) { return key.payer, key.weight })}
 }
 
 // look reads what a key names. The read also encodes what may be large. It must not look again, because it

@@ -211,6 +211,32 @@ func TestReadsOfPages(t *testing.T) {
 	}
 }
 
+// TestHangingReadsOfTwoPayers: reads of an account hang, and more of its requests wait. When a read of
+// another account hangs too, its next request for the same page gets a read beside it.
+func TestHangingReadsOfTwoPayers(t *testing.T) {
+	t.Parallel()
+	const requests, pages = 12, 6
+	w := &watchers{turnstile: newTurnstile(t, "MessageList", func(o *api.Options) { o.RequestTimeout = 30 * time.Second })}
+	other := w.as(w.newKey("other", auth.Read))
+	atOnce(t, requests+1, func(i int) error {
+		if i < requests {
+			w.get(fmt.Sprint("/messages?limit=", 1+i%pages)).want(200)
+			return nil
+		}
+		w.await(requests)
+		atOnce(t, 3, func(i int) error {
+			if i < 2 {
+				other.get("/messages").want(200)
+				return nil
+			}
+			w.until("both accounts have two reads", func() bool { return w.reads() == 4 })
+			w.pass()
+			return nil
+		})
+		return nil
+	})
+}
+
 // TestStreamsShareReads: streams that watch the same share a read.
 func TestStreamsShareReads(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,8 @@ type Limits struct {
 	Parallel int
 	// Spare is the maximum number of runs beyond Parallel, over all keys. A spare
 	// run starts if calls wait and the earlier runs of their key have taken longer
-	// than 250 ms. So a hanging run does not block later calls. Leave it 0 if a
-	// second run would only wait for the first.
+	// than 250 ms since they entered. So a hanging run does not block later calls. Leave
+	// it 0 if a second run would only wait for the first.
 	Spare int
 	// Inputs is the maximum number of inputs of one run; further calls share the
 	// run after it. 0 means no limit.
@@ -46,6 +46,10 @@ func (l *Limits) inputs() int {
 type Coalescer[Key comparable, In, Out any] struct {
 	run    func(context.Context, Key, []In) ([]Out, error)
 	limits Limits
+
+	// Enter begins each run, and leave ends it; nil: nothing does. It may wait for what the run
+	// needs. Set it before the first call of Do.
+	Enter func(context.Context, Key) (leave func(), err error)
 
 	mu     sync.Mutex
 	lanes  map[Key]*lane[In, Out] // of the keys with runs in progress
@@ -73,9 +77,9 @@ type group[In, Out any] struct {
 	ctx     context.Context    // of the first call while the group waits, then of the run
 	cancel  context.CancelFunc // nil while the group waits
 	calls   []call[In]
-	staying int // number of calls that have not left
-	began   time.Time
-	ins     []In // of the calls that had not left when the run began
+	staying int       // number of calls that have not left
+	began   time.Time // zero until the run has entered
+	ins     []In      // of the calls that had not left when the run began
 	done    chan struct{}
 	// outs and err are set when done is closed.
 	outs []Out
@@ -154,7 +158,8 @@ func (c *Coalescer[Key, In, Out]) mayBegin(l *lane[In, Out]) bool {
 	if len(l.runs) < c.limits.Parallel {
 		return true
 	}
-	return c.spares < c.limits.Spare && time.Since(c.decisive(l).began) >= slowAfter
+	began := c.decisive(l).began
+	return c.spares < c.limits.Spare && !began.IsZero() && time.Since(began) >= slowAfter
 }
 
 // decisive returns the run that must be slow before a spare run may start. If it is
@@ -195,8 +200,9 @@ func (c *Coalescer[Key, In, Out]) arm(key Key, l *lane[In, Out]) {
 		return
 	}
 	l.armed, l.late = true, make(chan struct{})
-	delay := time.Until(c.decisive(l).began.Add(slowAfter))
-	if c.spares == c.limits.Spare { // another key may have ended a spare run by then
+	began := c.decisive(l).began
+	delay := time.Until(began.Add(slowAfter))
+	if c.spares == c.limits.Spare || began.IsZero() { // another key may have ended a spare run by then
 		delay = max(delay, slowAfter)
 	}
 	if l.timer == nil {
@@ -242,6 +248,16 @@ func (c *Coalescer[Key, In, Out]) call(ctx context.Context, key Key, g *group[In
 			g.err = fmt.Errorf("coalesce: panic: %v\n%s", panicked, debug.Stack())
 		}
 	}()
+	if c.Enter != nil {
+		leave, err := c.Enter(ctx, key)
+		if g.err = err; err != nil {
+			return
+		}
+		defer leave()
+		c.mu.Lock()
+		g.began = time.Now()
+		c.mu.Unlock()
+	}
 	g.outs, g.err = c.run(ctx, key, g.ins)
 	if g.err == nil && len(g.outs) != len(g.ins) {
 		g.err = fmt.Errorf("coalesce: the run returned %d outputs for %d inputs", len(g.outs), len(g.ins))
@@ -287,7 +303,9 @@ func (c *Coalescer[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out
 
 // begin counts a run as in progress. The caller holds the lock.
 func (c *Coalescer[Key, In, Out]) begin(l *lane[In, Out], g *group[In, Out]) {
-	g.began = time.Now()
+	if c.Enter == nil {
+		g.began = time.Now()
+	}
 	if l.runs = append(l.runs, g); len(l.runs) > c.limits.Parallel {
 		c.spares++
 	}

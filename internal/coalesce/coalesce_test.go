@@ -327,6 +327,45 @@ func TestSpareRuns(t *testing.T) {
 	})
 }
 
+// TestRunsEnter: no spare run starts beside a run that waits before it enters, or within 250 ms after
+// that. Calls that wait for it look at their contexts. A run that cannot enter fails.
+func TestRunsEnter(t *testing.T) {
+	t.Parallel()
+	inBubble(t, coalesce.Limits{Parallel: 1, Spare: 2}, func(b *bubble) {
+		entrance := make(chan error)
+		note := func(what string) { b.note(func() { b.began = append(b.began, what) }) }
+		b.coalescer.Enter = func(context.Context, int) (func(), error) {
+			note("waits")
+			return func() { note("leaves") }, <-entrance
+		}
+		enter := func(err error) {
+			entrance <- err
+			synctest.Wait()
+		}
+		b.calls(1, 2)
+		leaving, leave := context.WithTimeout(b.t.Context(), time.Second)
+		defer leave()
+		b.call(leaving, 3)
+		b.pass(time.Hour)
+		b.wantDone(1, "3 context deadline exceeded")
+		b.pass(lookAfter / 2)
+		enter(nil)
+		b.pass(lookAfter - 1)
+		b.want("waits", "[1]")
+		b.pass(1)
+		b.want("waits", "[1]", "waits")
+		b.calls(4)
+		b.pass(time.Hour)
+		enter(errors.New("full"))
+		b.wantDone(2, "3 context deadline exceeded", "2 full")
+		b.want("waits", "[1]", "waits", "waits") // the last one is of 4
+		enter(nil)
+		b.release(4, 1)
+		b.want("waits", "[1]", "waits", "waits", "[4]", "leaves", "leaves")
+		b.wantDone(4, "3 context deadline exceeded", "2 full")
+	})
+}
+
 // TestNoSpareRunIsLeftOver: the end of a run that is not spare leaves no place for another
 // spare run.
 func TestNoSpareRunIsLeftOver(t *testing.T) {
