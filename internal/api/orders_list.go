@@ -101,7 +101,7 @@ func (s *Server) findOrdersShipping(ctx context.Context, f orderFilter, p *page)
 	if err != nil {
 		return nil, err // a bug: keyOfTime made the key
 	}
-	return db.New(sortedBy{plannedByValues{postgres.Reads{DB: s.options.DB}}, p.sort}).OrderListShipping(ctx, db.OrderListShippingParams{
+	return db.New(sortedBy{plannedByValues{postgres.Reads{DB: s.options.DB}}, []string{p.sort}}).OrderListShipping(ctx, db.OrderListShippingParams{
 		AccountID: f.account, PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.ID, PageSize: p.queryLimit(),
 	})
 }

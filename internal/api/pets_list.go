@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -11,6 +10,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/casefold"
+	"petstore/internal/coalesce"
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -86,7 +86,7 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.PetLi
 		pets, err := s.sorted(p.sort).PetListOfStatus(ctx, db.PetListOfStatusParams{AccountID: f.account, Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 		return listedPets(pets), err
 	default:
-		return s.pagesOfPets.Do(ctx, sortedPages{p.sort, s.options.DB.NodeOf(f.account)}, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return s.pagesOfPets.Do(ctx, s.options.DB.NodeOf(f.account), pageOfPets{p.sort, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size}})
 	}
 }
 
@@ -221,21 +221,24 @@ func byAccount(wanted []ownPet) []db.PetGetManyParams {
 	return params
 }
 
-// sortedPages is the key of reads of different pages.
-type sortedPages struct {
-	sort string
-	node any // of their accounts
+// pageOfPets is a page of pets in a sort.
+type pageOfPets struct {
+	sort   string
+	params db.PetListParams
 }
 
-// newPageOfPetsReader returns a coalescer of reads of different pages. Their
+// newPageOfPetsReader returns a coalescer of reads of different pages, by node. Their
 // statements share a round trip. Postgres works longer on a page than on a pet, so it
-// gets more of these at a time.
-func (s *Server) newPageOfPetsReader() *sharedRead[sortedPages, db.PetListParams, []db.PetListRow] {
-	limits := sharedReads
-	limits.Parallel, limits.Inputs = runtime.GOMAXPROCS(0), maxPagesPerRead
-	return shareReads(limits, func(ctx context.Context, key sortedPages, pages []db.PetListParams) ([][]db.PetListRow, error) {
+// gets more of these at a time: as many as one payer may have, and one beside those that hang.
+func (s *Server) newPageOfPetsReader(parallel int) *sharedRead[any, pageOfPets, []db.PetListRow] {
+	limits := coalesce.Limits{Parallel: parallel, Spare: 1, Inputs: maxPagesPerRead}
+	return shareReads(limits, func(ctx context.Context, _ any, pages []pageOfPets) ([][]db.PetListRow, error) {
 		postgres.ReaderOf(ctx).ReadEnds()
-		return results(len(pages), s.sorted(key.sort).PetList(ctx, pages).Query)
+		sorts, params := make([]string, len(pages)), make([]db.PetListParams, len(pages))
+		for i, page := range pages {
+			sorts[i], params[i] = page.sort, page.params
+		}
+		return results(len(pages), s.sorted(sorts...).PetList(ctx, params).Query)
 	})
 }
 

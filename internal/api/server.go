@@ -75,7 +75,7 @@ type Server struct {
 	recordedOperations []string
 	pets               *sharedRead[any, ownPet, *db.Pet]
 	// pagesOfPets are different pages.
-	pagesOfPets *sharedRead[sortedPages, db.PetListParams, []db.PetListRow]
+	pagesOfPets *sharedRead[any, pageOfPets, []db.PetListRow]
 	// looks are pages, and reads of requests that wait and of streams.
 	looks looks
 	// counts are exact counts, and pages that may read many rows. They may take longer than 250 ms, so
@@ -101,8 +101,9 @@ func New(options Options) (*Server, error) {
 	s.exchanges = feed.New(options.DB, s.exchangeEnds)
 	s.recorder = exchange.New(options.DB, s.exchanges, options.Log, options.Metrics.Recorded)
 	s.pets = newPetReader(s.reads)
-	s.pagesOfPets = s.newPageOfPetsReader()
-	places := admission.New(admission.Looks.Of(options.DB.LockWaits() * admission.LookParts))
+	looks := admission.Looks.Of(options.DB.LockWaits() * admission.LookParts)
+	s.pagesOfPets = s.newPageOfPetsReader(int(looks.OfOnePayer() / admission.LookParts))
+	places := admission.New(looks)
 	s.looks, s.messages = newLooks(placedReads, places), newMessageReader(s.reads, places)
 	spec, err := SpecFor(options.BaseURL)
 	if err != nil {

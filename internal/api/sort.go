@@ -55,35 +55,39 @@ func readSort(params *httpjson.Params, s sorts) string {
 // sortMark is the placeholder of the sort in list queries (see queries/pets.sql).
 const sortMark = "/* sort */ 'id'"
 
-// sortedBy runs list queries with a sort, which must be a value of [sorts]. The sort
+// sortedBy runs list queries with sorts, which must be values of [sorts]. A sort
 // becomes part of the statement, so that Postgres chooses the index by it even when
 // it plans without the values of the parameters.
 type sortedBy struct {
 	db.DBTX
 
-	sort string
+	sorts []string // of a single query, or of each in a batch
 }
 
 // Query runs a list query.
 func (s sortedBy) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return s.DBTX.Query(ctx, strings.ReplaceAll(sql, sortMark, "'"+s.sort+"'"), args...)
+	return s.DBTX.Query(ctx, withSort(sql, s.sorts[0]), args...)
 }
 
 // SendBatch runs several list queries.
 func (s sortedBy) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
-	var marked, sorted string
-	for _, query := range batch.QueuedQueries {
-		if query.SQL != marked { // usually all have the same text
-			marked, sorted = query.SQL, strings.ReplaceAll(query.SQL, sortMark, "'"+s.sort+"'")
+	var marked, sort, sorted string
+	for i, query := range batch.QueuedQueries {
+		if query.SQL != marked || s.sorts[i] != sort { // usually all have the same text
+			marked, sort = query.SQL, s.sorts[i]
+			sorted = withSort(marked, sort)
 		}
 		query.SQL = sorted
 	}
 	return s.DBTX.SendBatch(ctx, batch)
 }
 
-// sorted returns the queries with a sort.
-func (s *Server) sorted(sort string) *db.Queries {
-	return db.New(sortedBy{postgres.Reads{DB: s.options.DB}, sort})
+// withSort returns a list query with a sort.
+func withSort(sql, sort string) string { return strings.ReplaceAll(sql, sortMark, "'"+sort+"'") }
+
+// sorted returns the queries with a sort, or with one for each query in a batch.
+func (s *Server) sorted(sorts ...string) *db.Queries {
+	return db.New(sortedBy{postgres.Reads{DB: s.options.DB}, sorts})
 }
 
 // plannedByValues has Postgres plan each statement that returns rows with its values. That

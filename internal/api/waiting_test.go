@@ -162,10 +162,11 @@ func TestReadsOfMessages(t *testing.T) {
 }
 
 // TestReadsOfPages: an account and its sandboxes ask for many pages, and their reads hang. At most two of
-// them have a connection, so that another account gets a page at once.
+// them have a connection, so that another account gets a page at once. Pages of pets without a filter have
+// a third beside those that hang.
 func TestReadsOfPages(t *testing.T) {
 	t.Parallel()
-	const pages, most = 20, 2
+	const pages = 20
 	limit := func(path string) func(int) string {
 		return func(i int) string { return fmt.Sprintf("%slimit=%d", path, 1+i) }
 	}
@@ -173,14 +174,18 @@ func TestReadsOfPages(t *testing.T) {
 	for what, test := range map[string]struct {
 		query  string
 		target func(int) string
+		most   int
 		header []string
 	}{
-		"messages":     {"MessageList", limit("/messages?"), nil},
-		"pets":         {"PetListOfStatus", limit("/pets?status=sold&"), nil},
-		"events":       {"FeedEnd", typed, nil},
-		"streams":      {"FeedEnd", typed, []string{"Accept", "text/event-stream"}},
-		"a record":     {"ExchangeList", limit(ownRecord + "?"), nil},
-		"record waits": {"ExchangesAfter", func(i int) string { return fmt.Sprint(ownRecord, "?apiKeyId=", 1+i) }, []string{"Prefer", "wait=1"}},
+		"messages": {"MessageList", limit("/messages?"), 2, nil},
+		"all pets": {"PetList", func(i int) string {
+			return fmt.Sprintf("/pets?limit=%d&sort=%s", 1+i, []string{"id", "-id", "name", "-name"}[i%4])
+		}, 3, nil},
+		"pets":         {"PetListOfStatus", limit("/pets?status=sold&"), 2, nil},
+		"events":       {"FeedEnd", typed, 2, nil},
+		"streams":      {"FeedEnd", typed, 2, []string{"Accept", "text/event-stream"}},
+		"a record":     {"ExchangeList", limit(ownRecord + "?"), 2, nil},
+		"record waits": {"ExchangesAfter", func(i int) string { return fmt.Sprint(ownRecord, "?apiKeyId=", 1+i) }, 2, []string{"Prefer", "wait=1"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -204,8 +209,8 @@ func TestReadsOfPages(t *testing.T) {
 				}
 				return nil
 			})
-			if w.max > most {
-				t.Errorf("%d reads have a connection, want at most %d", w.max, most)
+			if w.max > test.most {
+				t.Errorf("%d reads have a connection, want at most %d", w.max, test.most)
 			}
 		})
 	}
