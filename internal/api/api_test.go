@@ -189,12 +189,9 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 		MaxBodyBytes:   maxBodyBytes,
 		RequestTimeout: 6 * time.Second,
 	}}
-	if p.replica != nil {
-		options.Replicas = p.replica.replicas
-	}
 	change(&options)
-	if options.DB != p.pool {
-		options.Replicas = nil // it follows the primary of the other pool
+	if p.replica != nil && options.DB == p.pool { // it follows the primary of this pool
+		options.Replicas = p.replica.replicas
 	}
 	server, err := api.New(options)
 	if err != nil {

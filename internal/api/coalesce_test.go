@@ -44,17 +44,23 @@ type turnstile struct {
 // these names.
 func newTurnstile(t *testing.T, names string, changes ...func(*api.Options)) *turnstile {
 	t.Helper()
+	return start(t).turnstile(names, changes...)
+}
+
+// turnstile is [newTurnstile] for another server on the same database.
+func (p *petstore) turnstile(names string, changes ...func(*api.Options)) *turnstile {
+	p.t.Helper()
 	const maxConns, maxStatements = 16, 1000
 	s := &turnstile{
-		petstore: start(t),
+		petstore: p,
 		queries:  regexp.MustCompile(`^-- name: (` + names + `) `),
 		metrics:  telemetry.NewMetrics(),
 		arrived:  make(chan struct{}, maxStatements),
 		open:     make(chan struct{}),
 	}
 	s.pass = sync.OnceFunc(func() { close(s.open) })
-	pool := pgtest.Open(t, s.dbURL, maxConns, s)
-	t.Cleanup(s.pass)
+	pool := pgtest.Open(p.t, s.dbURL, maxConns, s)
+	p.t.Cleanup(s.pass)
 	s.petstore = s.with(func(o *api.Options) {
 		o.DB, o.Metrics = pool, s.metrics
 		for _, change := range changes {

@@ -8,7 +8,6 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
 
-	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/admission"
 	"petstore/internal/auth"
@@ -142,7 +141,7 @@ func (s *Server) beginFeed(c *gin.Context, q *feed.Query, form feedForm) (*feedR
 	ctx, r := c.Request.Context(), &feedReading{server: s, query: q, form: form, meter: s.newMeter(c)}
 	page, err := r.look(ctx, q)
 	if _, expired := errors.AsType[*feed.ExpiredError](err); (expired || errors.Is(err, pgx.ErrNoRows)) && postgres.ReaderOf(ctx) != nil {
-		page, err = r.find(ctx, s.queries, q)
+		page, err = r.look(postgres.OnPrimary(ctx), q)
 	}
 	return r, r.add(page, 0, err)
 }
@@ -156,12 +155,12 @@ func (r *feedReading) next(ctx context.Context) error {
 // look finds a page, which requests for the same share.
 func (r *feedReading) look(ctx context.Context, q *feed.Query) (feedPage, error) {
 	key := lookKey{r.meter.caller.Payer(), feedKey{q.Key(), r.form}, admission.LookParts}
-	return look(ctx, r.server.looks, key, func(ctx context.Context) (feedPage, error) { return r.find(ctx, r.server.reads, q) })
+	return look(ctx, r.server.looks, key, func(ctx context.Context) (feedPage, error) { return r.find(ctx, q) })
 }
 
 // find finds a page and encodes its events.
-func (r *feedReading) find(ctx context.Context, queries *db.Queries, q *feed.Query) (page feedPage, err error) {
-	if page.Page, err = feed.Find(ctx, queries, q); err != nil {
+func (r *feedReading) find(ctx context.Context, q *feed.Query) (page feedPage, err error) {
+	if page.Page, err = feed.Find(ctx, r.server.reads, q); err != nil {
 		return page, err
 	}
 	events := page.Events

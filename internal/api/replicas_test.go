@@ -17,6 +17,7 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	feedevent "petstore/internal/event"
 	"petstore/internal/httpjson"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -389,6 +390,30 @@ func TestReplicaWithoutTheAccount(t *testing.T) {
 		for _, path := range []string{"/events", "/events?after=latest", "/account", "/sandboxes/current", ownRecord} {
 			inside.do("GET", path, nil, "Prefer", "consistency="+consistency).want(200)
 		}
+	}
+}
+
+// TestReadsOfPagesInstead: a replica does not have a new sandbox, so the primary reads many of its pages
+// instead. Their reads hang, and at most two have a connection.
+func TestReadsOfPagesInstead(t *testing.T) {
+	t.Parallel()
+	const pages, most = 12, 2
+	r := startReplicated(t)
+	s := r.turnstile("FeedEnd", func(o *api.Options) { o.Replicas, o.RequestTimeout = r.replicas, 30*time.Second })
+	r.awaitReplica("/categories", tokenOf(r.post("/categories", object{"name": "known"}).want(201)), "known")
+	r.pair.Standby.Pause()
+	inside := s.as(decode[sandbox](r.post(sandboxesPath, object{"name": "new"}).want(201)).Key.Secret)
+	atOnce(t, pages+1, func(i int) error {
+		if i == pages {
+			s.await(pages)
+			s.pass()
+			return nil
+		}
+		inside.do("GET", "/events?type="+feedevent.TypeNames()[i], nil, "Prefer", "consistency=eventual").want(200)
+		return nil
+	})
+	if s.max == 0 || s.max > most {
+		t.Errorf("%d reads of the primary have a connection, want at most %d", s.max, most)
 	}
 }
 

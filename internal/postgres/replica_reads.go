@@ -141,6 +141,9 @@ func withReader(ctx context.Context, r *Reader) context.Context {
 	return context.WithValue(ctx, readerKey{}, r)
 }
 
+// OnPrimary returns a context without a Reader.
+func OnPrimary(ctx context.Context) context.Context { return withReader(ctx, nil) }
+
 // ReaderOf returns the Reader of a context.
 func ReaderOf(ctx context.Context) *Reader {
 	r, _ := ctx.Value(readerKey{}).(*Reader)
