@@ -324,9 +324,9 @@ func (b *watchedBody) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// ReadError returns the error of a response with a text.
-func ReadError(response *http.Response, text []byte) *StatusError {
-	failed := &StatusError{Status: response.StatusCode}
+// NewStatusError returns the error of a response of which only the status and the text are known.
+func NewStatusError(status int, text []byte) *StatusError {
+	failed := &StatusError{Status: status}
 	var body struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
@@ -340,6 +340,12 @@ func ReadError(response *http.Response, text []byte) *StatusError {
 			failed.Message = body.Errors[0].Message
 		}
 	}
+	return failed
+}
+
+// ReadError returns the error of a response with a text.
+func ReadError(response *http.Response, text []byte) *StatusError {
+	failed := NewStatusError(response.StatusCode, text)
 	if to, err := response.Location(); response.StatusCode/100 == 3 && !errors.Is(err, http.ErrNoLocation) {
 		failed.Location = response.Header.Get("Location")
 		from := response.Request.URL

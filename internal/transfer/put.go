@@ -52,7 +52,7 @@ func (r *run) send(ctx context.Context, one Request, into any) error {
 		Errors        []httpjson.Violation
 	}
 	_ = json.Unmarshal(text, &problem) // another server has sent it
-	failed := follow.ReadError(status, nil, text)
+	failed := follow.NewStatusError(status, text)
 	failed.Message = strings.TrimSuffix(failed.Message, ".")
 	switch {
 	case status >= http.StatusInternalServerError, problem.Code == "idempotency_in_progress":
