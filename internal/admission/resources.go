@@ -40,8 +40,8 @@ func (r Resource) Of(total int) Resource {
 }
 
 // LookParts are the parts of a place of Looks. Pages that share a round trip to the database take one
-// part each.
-const LookParts = 16
+// part each. They are more than share one, so that the next pages gather while some are read.
+const LookParts = 64
 
 // The resources of requests with an API key.
 var (

@@ -113,7 +113,8 @@ type list[Row, Item any] struct {
 	inVain bool
 	// looked returns how many rows find has looked through for those that it returns; nil: not many more.
 	looked func(context.Context, []Row) (int64, error)
-	// perRead is how many of such pages share a round trip to the database; 0: none.
+	// perRead is how many of such pages share a round trip to the database, or gather for the next one;
+	// 0: none.
 	perRead  int64
 	item     func(Row) Item
 	cursorOf func(Row) httpjson.Position

@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/admission"
 	"petstore/internal/casefold"
 	"petstore/internal/coalesce"
 	"petstore/internal/gate"
@@ -90,7 +91,8 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.PetLi
 	}
 }
 
-// perRead returns how many of the pages of a filter share a round trip in findPets; 0: none.
+// perRead returns how many of the pages of a filter share a round trip in findPets, or gather for the
+// next one; 0: none.
 func (f petFilter) perRead() int64 {
 	switch {
 	case len(f.ids) == 1:
@@ -98,7 +100,7 @@ func (f petFilter) perRead() int64 {
 	case len(f.ids) > 1, f.categoryID != nil, len(f.statuses) > 0:
 		return 0
 	default:
-		return maxPagesPerRead
+		return admission.LookParts
 	}
 }
 
