@@ -976,8 +976,8 @@ type SettleBacklogParams struct {
 	Most      int32
 }
 
-// Counts the pending deliveries of an account, up to a limit. Those of a disabled webhook can stay
-// pending for 30 days, so they count only if the webhook is deleted.
+// Counts the pending deliveries of an account, up to a limit. The deliveries of a disabled webhook
+// can stay pending for 30 days, so they count only if the webhook is deleted.
 func (q *Queries) SettleBacklog(ctx context.Context, arg SettleBacklogParams) (int64, error) {
 	row := q.db.QueryRow(ctx, settleBacklog, arg.AccountID, arg.Most)
 	var count int64

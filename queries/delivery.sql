@@ -324,8 +324,8 @@ GROUP BY sequence
 LIMIT (SELECT @page_size::int);
 
 -- name: SettleBacklog :one
--- Counts the pending deliveries of an account, up to a limit. Those of a disabled webhook can stay
--- pending for 30 days, so they count only if the webhook is deleted.
+-- Counts the pending deliveries of an account, up to a limit. The deliveries of a disabled webhook
+-- can stay pending for 30 days, so they count only if the webhook is deleted.
 SELECT count(*)
 FROM (
     SELECT

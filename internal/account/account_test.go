@@ -433,7 +433,7 @@ func TestResetOfAFullSandbox(t *testing.T) {
 	}
 }
 
-// TestLongMessages checks that copies of messages are not compressed. To compress those of a full
+// TestLongMessages checks that copies of messages are not compressed. To compress the messages of a full
 // sandbox would take longer than a statement may.
 func TestLongMessages(t *testing.T) {
 	t.Parallel()

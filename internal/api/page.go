@@ -113,9 +113,9 @@ type list[Row, Item any] struct {
 	inVain bool
 	// looked returns how many rows find has looked through for those that it returns; nil: not many more.
 	looked func(context.Context, []Row) (int64, error)
-	// perRead is how many of such pages share a round trip to the database, or gather for the next one;
-	// 0: none.
-	perRead  int64
+	// perPlace is how many of such pages share a place of [admission.Looks]; 0: each has one alone.
+	// A page takes no part of a place if more than [admission.LookParts] share it.
+	perPlace int64
 	item     func(Row) Item
 	cursorOf func(Row) httpjson.Position
 	// fitting returns the number of rows that the page may have at most; nil: all.
@@ -149,7 +149,7 @@ func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params
 		}
 		total = &count
 	}
-	pages, weight := s.looks, admission.LookParts/max(1, l.perRead)
+	pages, weight := s.looks, admission.LookParts/max(1, l.perPlace)
 	if l.inVain {
 		pages, weight = s.counts, 1
 	}

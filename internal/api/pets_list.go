@@ -52,7 +52,7 @@ func (s *Server) listPets(c *gin.Context) error {
 		count: func(ctx context.Context) (int64, error) {
 			return s.countPets(ctx, filter)
 		},
-		perRead: filter.perRead(),
+		perPlace: filter.perPlace(),
 		item: func(row db.PetListRow) pet {
 			return pet{ID: row.ID, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status}
 		},
@@ -91,9 +91,9 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.PetLi
 	}
 }
 
-// perRead returns how many of the pages of a filter share a round trip in findPets, or gather for the
-// next one; 0: none.
-func (f petFilter) perRead() int64 {
+// perPlace returns how many pages of a filter share a place, because they share a round trip in findPets
+// or gather for the next one. A single pet takes no part of a place.
+func (f petFilter) perPlace() int64 {
 	switch {
 	case len(f.ids) == 1:
 		return maxPetsPerRead
@@ -231,7 +231,7 @@ type pageOfPets struct {
 
 // newPageOfPetsReader returns a coalescer of reads of different pages, by node. Their
 // statements share a round trip. Postgres works longer on a page than on a pet, so it
-// gets more of these at a time: as many as one payer may have, and one beside those that hang.
+// gets more of these at a time: as many as one payer may have, and one beside runs that hang.
 func (s *Server) newPageOfPetsReader(parallel int) *sharedRead[any, pageOfPets, []db.PetListRow] {
 	limits := coalesce.Limits{Parallel: parallel, Spare: 1, Inputs: maxPagesPerRead}
 	return shareReads(limits, func(ctx context.Context, _ any, pages []pageOfPets) ([][]db.PetListRow, error) {

@@ -14,7 +14,7 @@ import (
 )
 
 // archive returns the parts of the list of requests as an HTTP Archive
-// (http://www.softwareishard.com/blog/har-12-spec). The scheme is of its URLs if there is no base URL.
+// (http://www.softwareishard.com/blog/har-12-spec). Without a base URL, its URLs have the scheme.
 func (s *Server) archive(p *page, q *exchangeQuery, scheme string) list[db.ExchangeListRow, archived] {
 	return list[db.ExchangeListRow, archived]{
 		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
@@ -182,7 +182,7 @@ func schemeOf(r *http.Request) string {
 	return "http"
 }
 
-// archivedURL returns the URL of a request. Without a base URL, the scheme is that of the export.
+// archivedURL returns the URL of a request. Without a base URL, it has the scheme of the request for the archive.
 func (s *Server) archivedURL(e recordedExchange, scheme string) string {
 	base := s.options.BaseURL
 	if base == "" {

@@ -48,8 +48,8 @@ type lookups struct {
 	remembered, unknown, suspect *lane
 }
 
-// lane looks up keys. Those of different networks do not share a statement. Only the lane of
-// suspects knows networks.
+// lane looks up keys. Keys from different networks do not share a statement. Only the lane of
+// suspects names networks.
 type lane = coalesce.Coalescer[netip.Addr, hash, *cachedKey]
 
 // newLookups returns lookups that read keys with the given function, which returns

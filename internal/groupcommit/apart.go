@@ -31,7 +31,7 @@ type times struct {
 }
 
 func newApart() *apart {
-	return &apart{writes: map[int64]int{}, until: times{}, held: times{}}
+	return &apart{writes: map[int64]int{}}
 }
 
 // begin counts a write, and reports whether its store takes no part in common groups. Call

@@ -146,8 +146,8 @@ func Fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	}
 }
 
-// invalidJSON returns [ErrInvalidJSON] with the position and the message of the decoder. Only of an
-// empty body, it knows no position.
+// invalidJSON returns [ErrInvalidJSON] with the position and the message of the decoder. The decoder
+// names no position only if the body is empty.
 func invalidJSON(err error) error {
 	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok && syntax.Err != nil {
 		return ErrInvalidJSON.WithMessage(fmt.Sprintf("The body is not valid JSON: at byte %d, %s. Correct the body.",

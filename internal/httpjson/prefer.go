@@ -14,7 +14,7 @@ func PrefersCount(header http.Header) bool {
 }
 
 // PreferredWait returns the value of the preference wait (RFC 7240, section 4.3); 0: there is none, or
-// it is malformed. Of a larger number it returns 68 years.
+// it is malformed. A number that is too large counts as 68 years.
 func PreferredWait(header http.Header) time.Duration {
 	value, _ := Preference(header, "wait")
 	if strings.Trim(value, "0123456789") != "" {

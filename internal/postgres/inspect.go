@@ -155,8 +155,8 @@ type WebhookState struct {
 	Enabled int
 	Failing int // without a success lately
 	Overdue int // with deliveries that were due for a minute, and no process delivers
-	// Delivering reports whether a process holds a lease of a webhook. One that ends in more than
-	// 2 minutes is from before the clock of the server has gone back.
+	// Delivering reports whether a process holds a lease of a webhook. A lease that ends in more than
+	// 2 minutes does not count: the clock of the server has gone back since.
 	Delivering bool
 }
 
