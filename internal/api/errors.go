@@ -44,9 +44,9 @@ var (
 
 	errLastAdminKey = &httpjson.Error{Status: 409, Code: "last_admin_key", Message: "This is the account's last live API key of scope admin. Create another one before you revoke it."}
 
-	errTooManySandboxes = &httpjson.Error{Status: 409, Code: "too_many_sandboxes", Message: "Your account has 100 live sandboxes, which is the maximum. Delete one first."}
+	errTooManySandboxes = &httpjson.Error{Status: 409, Code: "too_many_sandboxes", Message: "Your account has 100 live sandboxes, or 200 with those being deleted, which is the maximum. Delete one, or wait a few minutes."}
 	errNestedSandbox    = &httpjson.Error{Status: 409, Code: "nested_sandbox", Message: "Your API key is one of a sandbox, which cannot have sandboxes or samples. Use a key of the account that created it."}
-	errTooManySamples   = &httpjson.Error{Status: 409, Code: "too_many_samples", Message: "Your account has 20 samples, which is the maximum. Delete one first."}
+	errTooManySamples   = &httpjson.Error{Status: 409, Code: "too_many_samples", Message: "Your account has 20 samples, or 40 with deleted ones that have sandboxes, which is the maximum. Delete a sample, or sandboxes of deleted samples."}
 	errSampleExists     = &httpjson.Error{Status: 409, Code: "sample_exists", Message: "A sample has this name. Choose another name, or delete the sample first."}
 	errBuiltInSample    = &httpjson.Error{Status: 409, Code: "built_in_sample", Message: "The sample is built in, so it cannot be deleted."}
 	errSandboxFull      = &httpjson.Error{Status: 409, Code: "sandbox_full", Message: "The sandbox has 10,000 resources of this kind, which is the maximum. Reset the sandbox or delete some."}
@@ -54,7 +54,7 @@ var (
 	errNotASandbox    = &httpjson.Error{Status: 409, Code: "not_a_sandbox", Message: "Your API key is not one of a sandbox. Send the id of a sandbox instead of current, or use a key of a sandbox."}
 	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, or 10,000 in its list, which is the maximum. Rotate a key, or revoke one, which leaves the list after 30 days."}
 
-	errTooManyWebhooks   = &httpjson.Error{Status: 409, Code: "too_many_webhooks", Message: "Your account has 20 webhooks, which is the maximum. Delete one first."}
+	errTooManyWebhooks   = &httpjson.Error{Status: 409, Code: "too_many_webhooks", Message: "Your account has 20 webhooks, or 100 with those just deleted, which is the maximum. Delete one, or wait ten minutes."}
 	errTooManyDeliveries = &httpjson.Error{Status: 409, Code: "too_many_deliveries", Message: "Your account has too many pending deliveries. Wait until its webhooks have accepted some."}
 	errWebhookDisabled   = &httpjson.Error{Status: 409, Code: "webhook_disabled", Message: "The webhook is disabled. Enable it first."}
 
