@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +18,6 @@ import (
 	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/auth"
-	"petstore/internal/delivery"
 	"petstore/internal/gate"
 	"petstore/internal/listener"
 	"petstore/internal/postgres"
@@ -49,10 +47,6 @@ const (
 	gcPercent = 400
 	// memoryLimit is the memory in bytes from which Go collects garbage more often.
 	memoryLimit = 192 << 20
-
-	// ownDescriptors is the number of file descriptors that the process needs besides
-	// client and database connections: for listeners, admin connections and the Go runtime.
-	ownDescriptors = 64
 
 	startupInterval = 250 * time.Millisecond
 
@@ -158,7 +152,6 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener.Lis
 
 	limited := listener.Limit(public, c.MaxConnections)
 	watchListener(metrics, limited, cert)
-	warnOfDescriptors(c, log)
 	server := newHTTPServer(c, handler)
 	failed := make(chan error, 1)
 	defer startBackground(ctx, c.closingTime(), func(ctx context.Context) { cert.follow(ctx, log) })()
@@ -183,20 +176,6 @@ func watchListener(metrics *telemetry.Metrics, limited *listener.Limited, cert *
 	metrics.WatchConnections(limited.Counts)
 	if cert != nil {
 		metrics.WatchCertificate(cert.end)
-	}
-}
-
-// warnOfDescriptors logs a warning if the limit of open files is too low for the
-// configured connections.
-func warnOfDescriptors(c config, log *slog.Logger) {
-	var limit syscall.Rlimit
-	needed := uint64(c.MaxConnections + (1+len(c.replicaURLs()))*c.DBMaxConns + ownDescriptors) //nolint:gosec // both are positive
-	if c.Worker {
-		needed += delivery.Descriptors
-	}
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < needed {
-		log.Warn("the limit of open files is too low; raise it (ulimit -n) or lower PETSTORE_MAX_CONNECTIONS",
-			"limit", limit.Cur, "needed", needed)
 	}
 }
 

@@ -66,7 +66,6 @@ import (
 
 	"petstore/db"
 	"petstore/internal/admission"
-	"petstore/internal/egress"
 	"petstore/internal/event"
 	"petstore/internal/faults"
 	"petstore/internal/postgres"
@@ -77,10 +76,6 @@ import (
 
 // Connections is the number of database connections that the pool of a worker should have.
 const Connections = 10
-
-// Descriptors is the maximum number of open files of a worker: its connections to the
-// database and those to webhooks, in use and idle. Some that connect may outlive their request.
-var Descriptors = Connections + uint64(admission.FastWebhooks.Total+admission.SlowWebhooks.Total)*inFlight + egress.MaxIdle
 
 const (
 	// lookInterval is the time between two looks for events that another process has

@@ -51,7 +51,7 @@ func TestIdleConnections(t *testing.T) {
 	_, roots := certificates()
 	client := New(Options{Allow: Loopback, RootCAs: roots}).Client(20 * time.Second)
 	made := client.Transport.(*transport).http
-	if made.MaxIdleConns != MaxIdle {
+	if made.MaxIdleConns != maxIdle {
 		t.Errorf("%d idle connections", made.MaxIdleConns)
 	}
 	made.MaxIdleConns = most

@@ -33,10 +33,8 @@ import (
 // Ports are the ports of public addresses that a URL may have.
 var Ports = []uint16{443, 8443}
 
-// MaxIdle is how many idle connections a client has at most.
-const MaxIdle = 1000
-
 const (
+	maxIdle          = 1000 // connections of a client
 	idleTimeout      = 30 * time.Second
 	idlePerHost      = 4
 	maxResponseBytes = 64 << 10 // of the header
@@ -260,7 +258,7 @@ func (g *Guard) transport(timeout time.Duration) *transport {
 		TLSClientConfig:        &tls.Config{RootCAs: g.options.RootCAs, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
 		TLSHandshakeTimeout:    timeout,
 		DisableCompression:     true, // a small response must not become a large one
-		MaxIdleConns:           MaxIdle,
+		MaxIdleConns:           maxIdle,
 		MaxIdleConnsPerHost:    idlePerHost,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxResponseBytes,
