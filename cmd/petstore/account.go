@@ -153,7 +153,7 @@ func noAccount(name string) error {
 // errStoreBusy is the error of a deletion that waited too long for a lock.
 var errStoreBusy = errors.New("the store is being written, for example by petstore seed; retry later")
 
-// removal is the deletion of an account, a sandbox or a sample, which are all accounts.
+// removal is the deletion of an account or a sandbox, which are both accounts.
 type removal struct {
 	yes        bool // do not ask for confirmation
 	id         int64

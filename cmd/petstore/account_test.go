@@ -129,7 +129,8 @@ func TestListManyAccounts(t *testing.T) {
 // TestSandboxes checks the sandbox commands as the serving role.
 func TestSandboxes(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
+	database := pgtest.New(t)
+	environ := []string{"DATABASE_URL=" + database.URL}
 	wantRefusal(t, environ, `there is no account "acme"`, "sandbox", "create", "--account", "acme")
 	wantRefusal(t, environ, `there is no account "acme"`, "sandbox", "list", "--account", "acme")
 	must(t, environ, "account", "create", "acme")
@@ -169,6 +170,10 @@ func TestSandboxes(t *testing.T) {
 	}
 	wantRefusal(t, environ, "there is no sandbox "+made.ID, "sandbox", "delete", made.ID, "--yes")
 	wantRefusal(t, environ, "there is no sandbox "+made.ID, "sandbox", "reset", made.ID)
+	wantRefusal(t, environ, `the account "acme" has no sample dogs; petstore api /samples with one of its keys shows its samples`, "sandbox", "create", "--account", "acme", "--sample", "dogs")
+	pgtest.Exec(t, database.Pool, "INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at) SELECT 'sandbox', parent_id, 'full', sample_id, sample, expires_at FROM accounts, generate_series(2, $1) WHERE name = $2",
+		account.MaxSandboxes, account.DefaultName)
+	wantRefusal(t, environ, `the account "acme" has 100 live sandboxes, which is the maximum; delete one first`, "sandbox", "create", "--account", "acme")
 }
 
 // TestSandboxLives checks a sandbox from the outside: its key works on a server, a reset

@@ -87,12 +87,6 @@ func TestUsageSentences(t *testing.T) {
 		"sandbox create --account a --sample []":     `--sample must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen, but is "[]"; see petstore sandbox create --help`,
 		"sandbox create --account a --expires-in 8d": `--expires-in must be a duration from 1m to 7d in whole seconds, such as 24h, but is "8d"; see petstore sandbox create --help`,
 
-		"sample save a b":                     "sample save takes the name of one sample, but got 2 arguments; see petstore sample save --help",
-		"sample save A":                       `the name of a sample must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen, but is "A"; see petstore sample save --help`,
-		"sample save a --from 42":             `--from must be the id of a sandbox, such as sbx_1002, but is "42"; see petstore sample save --help`,
-		"sample list":                         "--account is required: name the account whose samples to list; see petstore sample list --help",
-		"sample delete a":                     "--account is required: name the account of the sample; see petstore sample delete --help",
-		"sample delete shop --account a":      "the sample shop is built in, so it cannot be deleted; see petstore sample delete --help",
 		"sandbox list":                        "--account is required: name the account whose sandboxes to list; see petstore sandbox list --help",
 		"sandbox reset":                       "sandbox reset takes the id of one sandbox, but got 0 arguments; see petstore sandbox reset --help",
 		"sandbox delete 42":                   `the id of a sandbox is sbx_ and a number, such as sbx_1002, but is "42"; see petstore sandbox delete --help`,

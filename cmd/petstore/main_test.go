@@ -100,7 +100,7 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 		"", "serve", "dev", "migrate", "migrate up", "migrate down", "migrate distribute", "migrate status", "migrate version",
 		"account", "account create", "account list", "account delete",
 		"key", "key create", "key list", "key rotate", "key revoke",
-		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "sample", "sample save", "sample list", "sample delete", "listen", "api", "trigger", "logs", "import", "export", "seed", "openapi", "healthcheck", "config", "doctor", "version",
+		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "listen", "api", "trigger", "logs", "import", "export", "seed", "openapi", "healthcheck", "config", "doctor", "version",
 	} {
 		help := must(t, nil, append(strings.Fields(command), "--help")...)
 		if !strings.Contains(help, "Examples:\n  ") {
@@ -127,7 +127,7 @@ func TestWrongUsage(t *testing.T) {
 	for _, args := range []string{
 		"migrate up --json", "key create --account a --expires-in 0d", "key create --account \t", "key create --account a\u0085b",
 		"key create --account a --name \x7F", "key create --account " + strings.Repeat("a", 101), "account create a b", "account delete",
-		"account list a", "sample save a", "sample save A --from sbx_1", "sample save a --from 1", "sandbox create --account a --expires-in 59s",
+		"account list a", "sandbox create --account a --expires-in 59s",
 		"sandbox create --account a --expires-in 61500ms", "sandbox create --account a --name \t", "sandbox reset 1", "sandbox delete sbx_0",
 		"sandbox delete current", "api", "api pets", "api GOT /pets", "api /pets name", "api POST /pets name:=", "api POST /pets a=1 a=2",
 		"api /pets --header Prefer", "api POST /pets --paginate", "api /pets --paginate -i", "api /pets --input -", "api POST /pets --input - a=1",

@@ -16,6 +16,8 @@ import (
 	"petstore/internal/postgres"
 )
 
+const sampleNameRule = "must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen"
+
 func (p *program) sandboxCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "sandbox",
@@ -91,7 +93,7 @@ func createSandbox(ctx context.Context, database *postgres.DB, name string, sand
 		case errors.Is(err, account.ErrTooManySandboxes):
 			return fmt.Errorf("the account %q has %d live sandboxes, which is the maximum; delete one first", name, account.MaxSandboxes)
 		case errors.Is(err, account.ErrNoSample):
-			return noSample(sandbox.Sample, name)
+			return fmt.Errorf("the account %q has no sample %s; petstore api /samples with one of its keys shows its samples", name, sandbox.Sample)
 		case errors.Is(err, account.ErrClosed): // deleted meanwhile
 			return noAccount(name)
 		}
