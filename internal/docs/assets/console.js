@@ -208,7 +208,7 @@ async function signIn(key, outcome, signal) {
     return (await send(key, "GET", "/account")).json();
   });
   if (!account) return;
-  if (key !== settings().key) connect({ ...settings(), key, remembered: false });
+  if (key !== settings().key) connect({ ...settings(), key });
   session.account = account;
   state = parse();
   await persist(outcome, signal, () => loadSandboxes(signal).then(() => true));

@@ -24,7 +24,7 @@ export function keyState(missing) {
 }
 
 export function openKeyDialog() {
-  const { key, url, remembered } = settings();
+  const { key, url } = settings();
   const done = () => dialog.close();
   // The value of an attribute would be part of the HTML of the page, so the key is no attribute.
   const keyInput = input({
@@ -36,14 +36,13 @@ export function openKeyDialog() {
     id: "url-input", type: "text", inputmode: "url", value: url, placeholder: serverURL(),
     pattern: "\\s*(https?:\\/\\/[A-Za-z0-9.:\\[\\]%~_\\/\\-]+)?\\s*", title: "http:// or https://, a host and a path",
   });
-  const remember = h("input", { type: "checkbox", checked: remembered });
   const onsubmit = (event) => {
     event.preventDefault();
-    connect({ key: keyInput.value.trim(), url: urlInput.value.trim().replace(/\/+$/, ""), remembered: remember.checked });
+    connect({ key: keyInput.value.trim(), url: urlInput.value.trim().replace(/\/+$/, "") });
     done();
   };
   const forget = () => {
-    connect({ key: "", url: "", remembered: false });
+    connect({ key: "", url: "" });
     done();
   };
   const dialog = h(
@@ -54,7 +53,6 @@ export function openKeyDialog() {
       "form",
       { onsubmit },
       h("div", { class: "field" }, h("label", { for: "key-input" }, "Key", h("span", null, "sent as Authorization: Bearer")), keyInput),
-      h("label", { class: "check" }, remember, "Remember the key in this browser. Otherwise, the browser forgets it with the tab."),
       h("div", { class: "field" }, h("label", { for: "url-input" }, "Base URL", h("span", null, "in samples; forms send to this server")), urlInput),
       h(
         "div",

@@ -1,19 +1,13 @@
 // The reader's settings: language of the samples, API key and base URL.
 //
-// The key lasts as long as the tab, or longer if the reader chooses that. Without
-// storage in the browser, all settings last as long as the page.
+// The key lasts as long as the tab. Without storage in the browser, all settings last
+// as long as the page.
 import { siteURL } from "./dom.js";
 
 const lasting = storage("localStorage");
 const passing = storage("sessionStorage");
 
-const key = passing.get("key") ?? lasting.get("key") ?? "";
-let current = {
-  language: lasting.get("language") ?? "",
-  url: lasting.get("url") ?? "",
-  key,
-  remembered: lasting.get("key") === key,
-};
+let current = { language: lasting.get("language") ?? "", url: lasting.get("url") ?? "", key: passing.get("key") ?? "" };
 const listeners = new Set();
 
 export function settings() {
@@ -53,12 +47,10 @@ export function chooseLanguage(language) {
 }
 
 /** Sets the reader's key and base URL. Either may be empty. */
-export function connect({ key, url, remembered }) {
+export function connect({ key, url }) {
   passing.set("key", key);
-  if (remembered && key) lasting.set("key", key);
-  else if (lasting.get("key") === current.key) lasting.set("key", ""); // another tab may remember another key
   if (url !== current.url) lasting.set("url", url);
-  change({ key, url, remembered: remembered && key !== "" });
+  change({ key, url });
 }
 
 /** Returns a key that belongs to a sandbox, or "". */
@@ -73,7 +65,7 @@ export function noteSandboxKey(id, key) {
 
 /** Forgets all keys, also those of sandboxes. */
 export function forgetKeys() {
-  connect({ ...current, key: "", remembered: false });
+  connect({ ...current, key: "" });
   passing.clear("key.");
 }
 
