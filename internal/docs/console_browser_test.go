@@ -323,8 +323,8 @@ func (s *shop) requests(t *testing.T) {
 			t.Errorf("the exchange does not contain %s:\n%s", want, got)
 		}
 	}
-	if marks := get[int](p, `CSS.highlights.get("redacted").size`); marks < 1 || strings.Contains(got, key) {
-		t.Errorf("%d redactions are marked in %s", marks, got)
+	if strings.Contains(got, key) {
+		t.Errorf("the key is in %s", got)
 	}
 
 	// Filters are part of the address.

@@ -59,7 +59,7 @@ function exchange(one, { go }) {
   const { method, path, query, status, operation, code, fault, idempotencyKey, apiKeyId, redacted = [] } = one;
   const page = operation && session.operations[operation] && siteURL(`${session.operations[operation].page}#${operation}`);
   const same = (name, value) => h("a", { class: "narrow", href: go.href({ query: { [name]: value } }) }, "show all");
-  const parts = [
+  return [
     h("h2", { class: "line" }, methodBadge(method), h("code", null, query === undefined ? path : `${path}?${query}`)),
     h("div", { class: "bar-of" }, statusBadge(status, status ? undefined : "no response"), duration(one.durationMs), when(one.startedAt, dayAndTime), copying(() => curl(one))),
     fault && h("p", { class: "warning" }, `Fault rule ${fault.rule + 1} of the sandbox injected: ${fault.effect}.`),
@@ -77,8 +77,6 @@ function exchange(one, { go }) {
     message("Request", one.request),
     one.response && message("Response", one.response),
   ].filter(Boolean);
-  markRedactions(parts);
-  return parts;
 }
 
 function copying(text) {
@@ -113,25 +111,6 @@ function message(title, { headers, body, bodyEncoding, bodySize }) {
     body !== "" && h("pre", { tabindex: "0", role: "group", "aria-label": `Body of the ${title.toLowerCase()}` }, code),
     binary && h("p", { class: "outcome-note" }, "The body is not text. This is its base64."),
   );
-}
-
-const marks = CSS.highlights && new Highlight();
-CSS.highlights?.set("redacted", marks);
-
-// Marks each "[redacted]" without elements, as highlight.js colours code.
-function markRedactions(parts) {
-  if (!marks) return;
-  marks.clear();
-  marks.priority = 1;
-  for (const part of parts) {
-    const texts = document.createTreeWalker(part, NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) {
-      const node = texts.currentNode;
-      for (const { index, 0: text } of node.data.matchAll(/\[redacted\]/g)) {
-        marks.add(new StaticRange({ startContainer: node, startOffset: index, endContainer: node, endOffset: index + text.length }));
-      }
-    }
-  }
 }
 
 // Downloads all requests that match, as one HTTP Archive.
