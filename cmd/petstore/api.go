@@ -242,7 +242,11 @@ func (c *client) feedEnd(ctx context.Context, keys []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return afterOf(nextPage(latest.Header)), nil
+	end := afterOf(nextPage(latest.Header))
+	if end == "" {
+		return "", c.notPetstore("it has no link to the end of the feed")
+	}
+	return end, nil
 }
 
 // afterOf returns the event after which a page begins, or "".

@@ -31,6 +31,8 @@ const (
 	// responseTimeout is the maximum time to the header of a response, and without a byte of its body.
 	// It is longer than the longest Prefer: wait, and the server sends a byte of a stream every 10 s.
 	responseTimeout = 45 * time.Second
+	// streamTimeout is the maximum time to the header of a stream that a command follows.
+	streamTimeout = 15 * time.Second
 	// pingTimeout is the time without a frame of HTTP/2 before a ping, and the time for its response.
 	pingTimeout = 10 * time.Second
 	// maxResponse is the number of bytes that are read of a response. Pages have less.
@@ -274,7 +276,7 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 		return nil, err
 	}
 	c.answered.Store(true)
-	response.Body = follow.Watch(response.Body, c.silence, errSilence)
+	response.Body = &watchedBody{ReadCloser: response.Body, silence: c.silence}
 	got := &reply{Response: response}
 	if strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") {
 		return got, nil
@@ -284,8 +286,45 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 	return got, err
 }
 
+// open requests a stream once. The error of a response is a [*follow.StatusError].
+func (c *client) open(ctx context.Context, path string) (*http.Response, error) {
+	one := call{method: http.MethodGet, path: path, header: http.Header{"Accept": {"text/event-stream"}}}
+	one.header = c.headerOf(one)
+	got, err := c.try(ctx, one)
+	if err != nil {
+		return nil, err
+	}
+	if err := got.err(); err != nil {
+		got.Body.Close()
+		return nil, err
+	}
+	return got.Response, nil
+}
+
 // errSilence means that a response has stopped before its end.
 var errSilence = errors.New("the response stopped before its end")
+
+// watchedBody is the body of a response, whose Read returns [errSilence] after too long a silence.
+type watchedBody struct {
+	io.ReadCloser
+
+	silence time.Duration
+	isOver  atomic.Bool
+}
+
+// Read implements [io.Reader].
+func (b *watchedBody) Read(into []byte) (int, error) {
+	timer := time.AfterFunc(b.silence, func() {
+		b.isOver.Store(true)
+		b.Close()
+	})
+	n, err := b.ReadCloser.Read(into)
+	timer.Stop()
+	if err != nil && b.isOver.Load() {
+		err = errSilence
+	}
+	return n, err
+}
 
 // do sends a call with a JSON body, or without one if the body is nil. It decodes the
 // response into a value, unless that is nil. The error may be a [*follow.StatusError].

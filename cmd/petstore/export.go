@@ -97,10 +97,11 @@ func (o *exportOptions) read(cmd *cobra.Command, args []string) error {
 // export writes resources, and then their changes if that is wanted.
 func (p *program) export(ctx context.Context, sender *client, o exportOptions) error {
 	out := transfer.NewWriter(p.stdout, o.csv, len(o.resources) > 1)
-	feed := p.feed(sender.target)
+	feed := p.feed(sender)
 	if o.follows { // before the lists, so that no change is lost
-		if err := feed.SeekEnd(ctx); err != nil {
-			return streamError("events", err, sender.url)
+		var err error
+		if feed.After, err = sender.feedEnd(ctx, nil); err != nil {
+			return err
 		}
 	}
 	rows := 0
@@ -126,7 +127,7 @@ func (p *program) export(ctx context.Context, sender *client, o exportOptions) e
 		}
 		return err
 	}
-	return followFeed(ctx, feed, "events", func(_ context.Context, e follow.Event) error {
+	return sender.follow(ctx, feed, "events", func(_ context.Context, e follow.Event) error {
 		return out.WriteChanges(o.resources, e.Type, e.JSON)
 	})
 }

@@ -98,13 +98,15 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 		_, err := fmt.Fprintln(p.stdout, secret.Reveal())
 		return err
 	}
-	feed := p.feed(to)
+	sender := p.newClient(to)
+	feed := p.feed(sender)
 	feed.Types = o.types
 	switch o.after {
 	case afterStart:
 	case afterLatest:
-		if err := feed.SeekEnd(ctx); err != nil {
-			return streamError("events", err, to.url)
+		var err error
+		if feed.After, err = sender.feedEnd(ctx, nil); err != nil {
+			return err
 		}
 	default:
 		feed.After = o.after
@@ -120,7 +122,7 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 			return receiver.forward(ctx, e)
 		}
 	}
-	if err := followFeed(ctx, feed, "events", handle); err != nil {
+	if err := sender.follow(ctx, feed, "events", handle); err != nil {
 		return err
 	}
 	if feed.After != "" {
@@ -130,30 +132,32 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 }
 
 // feed returns the feed of a server, which prints when a connection begins and ends.
-func (p *program) feed(of target) *follow.Feed {
+func (p *program) feed(of *client) *follow.Feed {
 	text := fmt.Sprintf("connected: listening to %s, press Ctrl-C to stop", of.url)
+	streams := p.newClient(of.target)
+	streams.http = of.client(streamTimeout)
 	return &follow.Feed{
-		URL: of.url, Key: of.key, Client: of.client(follow.ResponseTimeout),
+		Get: streams.open,
 		Connected: func() {
 			fmt.Fprintln(p.stderr, text)
 			text = "connected again"
 		},
 		Lost: func(err error, pause time.Duration) {
-			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNoResponse(err, follow.ResponseTimeout), pause.Round(100*time.Millisecond))
+			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNoResponse(err, streamTimeout), pause.Round(100*time.Millisecond))
 		},
 	}
 }
 
-// followFeed follows a feed until Ctrl-C ends ctx. It then returns nil. It returns an error of handle,
+// follow follows a feed until Ctrl-C ends ctx. It then returns nil. It returns an error of handle,
 // such as one of stdout, as it is.
-func followFeed(ctx context.Context, feed *follow.Feed, of string, handle func(context.Context, follow.Event) error) error {
+func (c *client) follow(ctx context.Context, feed *follow.Feed, of string, handle func(context.Context, follow.Event) error) error {
 	var failed error
 	err := feed.Follow(ctx, func(ctx context.Context, e follow.Event) error {
 		failed = handle(ctx, e)
 		return failed
 	})
 	if failed == nil {
-		failed = streamError(of, err, feed.URL)
+		failed = c.streamError(of, err)
 	}
 	if ctx.Err() == nil {
 		return failed
@@ -172,18 +176,18 @@ func (p *program) printEvent(e follow.Event, asJSON bool) (err error) {
 }
 
 // streamError returns the error of a stream as one sentence that says what to do.
-func streamError(of string, err error, target string) error {
+func (c *client) streamError(of string, err error) error {
 	failed, isStatus := errors.AsType[*follow.StatusError](err)
 	switch {
 	case errors.Is(err, context.Canceled), isStatus && failed.Code == "invalid_parameter": // see [refusedParameter]
 		return err
 	case isStatus:
-		return fmt.Errorf("no %s from %s: %s", of, target, strings.TrimSuffix(err.Error(), "."))
+		return fmt.Errorf("no %s from %s: %s", of, c.url, strings.TrimSuffix(err.Error(), "."))
 	case errors.Is(err, follow.ErrGap):
-		return fmt.Errorf("the feed of %s is not complete: %w; list your resources again, and listen with --after latest", target, err)
+		return fmt.Errorf("the feed of %s is not complete: %w; list your resources again, and listen with --after latest", c.url, err)
 	case errors.Is(err, follow.ErrNotFeed):
-		return fmt.Errorf("no %s from %s: %w; set PETSTORE_URL or --url to the URL of Petstore", of, target, err)
+		return fmt.Errorf("no %s from %s: %w; set PETSTORE_URL or --url to the URL of Petstore", of, c.url, err)
 	default:
-		return fmt.Errorf("no %s from %s: %s%s", of, target, whyNoResponse(err, follow.ResponseTimeout), serverRemedy(err))
+		return fmt.Errorf("no %s from %s: %s%s", of, c.url, whyNoResponse(err, streamTimeout), serverRemedy(err))
 	}
 }

@@ -97,7 +97,7 @@ func (p *program) logs(ctx context.Context, sender *client, o logsOptions) error
 	if err != nil {
 		return err
 	}
-	feed := p.feed(sender.target)
+	feed := p.feed(sender)
 	feed.Path, feed.Filter = path, o.filter
 	for _, text := range requests {
 		if feed.After, err = p.printRequest(text, o.json); err != nil {
@@ -107,7 +107,7 @@ func (p *program) logs(ctx context.Context, sender *client, o logsOptions) error
 	if !o.follow {
 		return nil
 	}
-	return followFeed(ctx, feed, "requests", func(_ context.Context, e follow.Event) error {
+	return sender.follow(ctx, feed, "requests", func(_ context.Context, e follow.Event) error {
 		_, err := p.printRequest(e.JSON, o.json)
 		return err
 	})

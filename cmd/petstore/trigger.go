@@ -76,18 +76,19 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 	if err := sender.requireSandbox(ctx); err != nil {
 		return err
 	}
-	feed := p.feed(sender.target)
+	feed := p.feed(sender)
 	feed.Types, feed.Connected = []string{string(kind)}, nil
 	feed.Lost = func(err error, _ time.Duration) {
-		fmt.Fprintf(p.stderr, "no connection: %s\n", whyNoResponse(err, follow.ResponseTimeout))
+		fmt.Fprintf(p.stderr, "no connection: %s\n", whyNoResponse(err, streamTimeout))
 	}
-	if err := feed.SeekEnd(ctx); err != nil {
-		return streamError("events", err, sender.url)
+	var err error
+	if feed.After, err = sender.feedEnd(ctx, nil); err != nil {
+		return err
 	}
 	t := &triggering{client: sender, after: feed.After}
 	triggers[kind](ctx, t)
 	if t.err == nil {
-		t.err = p.printNext(ctx, feed, asJSON)
+		t.err = p.printNext(ctx, sender, feed, asJSON)
 	}
 	left := t.clean(ctx)
 	if left != nil && ctx.Err() != nil {
@@ -97,11 +98,11 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 }
 
 // printNext prints the next event of a feed.
-func (p *program) printNext(ctx context.Context, feed *follow.Feed, asJSON bool) error {
+func (p *program) printNext(ctx context.Context, sender *client, feed *follow.Feed, asJSON bool) error {
 	limited, cancel := context.WithTimeout(ctx, triggerPatience)
 	defer cancel()
 	errDone := errors.New("done")
-	err := followFeed(limited, feed, "events", func(_ context.Context, e follow.Event) error {
+	err := sender.follow(limited, feed, "events", func(_ context.Context, e follow.Event) error {
 		return cmp.Or(p.printEvent(e, asJSON), errDone)
 	})
 	switch {

@@ -245,7 +245,20 @@ func (b *buyer) insist(ctx context.Context, method, target string, body any, hea
 
 // follow follows the feed of the account on another server until ctx ends.
 func (b *buyer) follow(ctx context.Context, server *petstore) {
-	feed := &follow.Feed{URL: server.url, Key: b.key, Client: &http.Client{}, Lost: func(error, time.Duration) {}}
+	get := func(ctx context.Context, path string) (*http.Response, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.url+path, nil)
+		if err != nil {
+			return nil, err
+		}
+		request.Header = http.Header{"Accept": {"text/event-stream"}, "Authorization": {"Bearer " + b.key}}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil || response.StatusCode == http.StatusOK {
+			return response, err
+		}
+		response.Body.Close()
+		return nil, follow.ReadError(response, nil)
+	}
+	feed := &follow.Feed{Get: get, Lost: func(error, time.Duration) {}}
 	err := feed.Follow(ctx, func(context.Context, follow.Event) error {
 		b.events.Add(1)
 		return nil

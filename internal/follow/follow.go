@@ -10,33 +10,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"petstore/internal/sleep"
 )
 
 const (
-	// ResponseTimeout is the maximum time to the header of a response.
-	ResponseTimeout = 15 * time.Second
-	// defaultSilence is the time without a byte after which a stream is lost. The server
-	// sends a comment every 10 s.
-	defaultSilence = 45 * time.Second
-
 	// The pauses between attempts to connect: the first, which the server can change, and
 	// the longest.
 	firstPause   = time.Second
 	longestPause = 10 * time.Second
 
-	maxLine  = 1 << 20  // bytes; an event has less than 64 KiB
-	maxError = 64 << 10 // bytes of the body of an error
+	maxLine = 1 << 20 // bytes; an event has less than 64 KiB
 
 	// storeReset is the only type of events that may skip numbers, after the restore of a backup.
 	storeReset = "store.reset"
@@ -90,8 +81,9 @@ var ErrGap = errors.New("events are missing")
 
 // Feed follows the feed of the account of a key.
 type Feed struct {
-	URL   string // of the API, such as https://api.example
-	Key   string
+	// Get requests a stream once. The path has a query. The body ends after too long a silence. An
+	// error may be a [*StatusError], and is one if the server refuses the request.
+	Get   func(ctx context.Context, path string) (*http.Response, error)
 	Types []string // nil: all
 	// Path is the path of another stream; "": /events. Only events have a number, so Follow finds
 	// gaps only in the feed.
@@ -104,28 +96,10 @@ type Feed struct {
 	Lost func(err error, pause time.Duration)
 	// Connected reports that a stream has begun; nil: nobody needs it.
 	Connected func()
-	// Client sends the requests. It must not follow redirects, and has no timeout.
-	Client *http.Client
 
-	last    int64         // the number of the event After; 0: unknown
-	silence time.Duration // after which a stream is lost; 0: the default
-	pause   time.Duration // before the next attempt to connect
-	hint    time.Duration // the first pause
-}
-
-// SeekEnd makes the feed begin after the newest event. It makes one attempt, after the rate limit allows it.
-func (f *Feed) SeekEnd(ctx context.Context) error {
-	response, err := f.get(ctx, url.Values{"after": {"latest"}, "limit": {"1"}}, http.Header{})
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	next := NextLink(response.Header)
-	if next == nil || next.Query().Get("after") == "" {
-		return fmt.Errorf("%w: it has no link to the end", ErrNotFeed)
-	}
-	f.After = next.Query().Get("after")
-	return nil
+	last  int64         // the number of the event After; 0: unknown
+	pause time.Duration // before the next attempt to connect
+	hint  time.Duration // the first pause
 }
 
 // NextLink returns the link rel="next" of a header (RFC 8288), or nil.
@@ -153,13 +127,15 @@ func (f *Feed) Follow(ctx context.Context, handle func(context.Context, Event) e
 	for connected := false; ; {
 		err := f.stream(ctx, func(e Event) error { return handle(ctx, e) }, &connected)
 		var failed *handleError
-		var status *StatusError
+		status, isStatus := errors.AsType[*StatusError](err)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.As(err, &failed):
 			return failed.error
-		case !connected, errors.Is(err, ErrGap), errors.Is(err, ErrNotFeed), errors.As(err, &status) && !status.temporary():
+		case errors.Is(err, ErrGap), errors.Is(err, ErrNotFeed), isStatus && !status.temporary():
+			return err
+		case !connected && !(isStatus && status.Code == "rate_limited"):
 			return err
 		}
 		pause := f.nextPause(status)
@@ -189,11 +165,10 @@ type handleError struct{ error }
 func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *bool) error {
 	query := url.Values{"type": f.Types}
 	maps.Copy(query, f.Filter)
-	header := http.Header{"Accept": {"text/event-stream"}}
 	if f.After != "" {
 		query.Set("after", f.After)
 	}
-	response, err := f.get(ctx, query, header)
+	response, err := f.Get(ctx, cmp.Or(f.Path, "/events")+"?"+query.Encode())
 	if err != nil {
 		return err
 	}
@@ -249,79 +224,6 @@ func (f *Feed) receive(data []byte, handle func(Event) error) error {
 	}
 	f.After, f.last = event.ID, event.Sequence
 	return nil
-}
-
-// get requests events, and waits as long as the rate limit of the key says. The error is a
-// [StatusError] unless the status is 200.
-func (f *Feed) get(ctx context.Context, query url.Values, header http.Header) (*http.Response, error) {
-	for {
-		response, err := f.try(ctx, query, header)
-		limited, isStatus := errors.AsType[*StatusError](err)
-		if !isStatus || limited.Code != "rate_limited" {
-			return response, err
-		}
-		pause := max(limited.RetryAfter, firstPause)
-		if f.Lost != nil {
-			f.Lost(err, pause)
-		}
-		if !sleep.For(ctx, pause) {
-			return nil, ctx.Err()
-		}
-	}
-}
-
-// try makes one attempt to get events.
-func (f *Feed) try(ctx context.Context, query url.Values, header http.Header) (*http.Response, error) {
-	target := strings.TrimSuffix(f.URL, "/") + cmp.Or(f.Path, "/events") + "?" + query.Encode()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
-		return nil, err
-	}
-	request.Header = header
-	request.Header.Set("Authorization", "Bearer "+f.Key)
-	request.Header.Set("Petstore-Observer", "true")
-	response, err := f.Client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	silence := cmp.Or(f.silence, defaultSilence)
-	response.Body = Watch(response.Body, silence, fmt.Errorf("the server sent nothing for %s", silence))
-	if response.StatusCode != http.StatusOK {
-		defer response.Body.Close()
-		text, err := io.ReadAll(io.LimitReader(response.Body, maxError))
-		if err != nil {
-			text = nil // the status says enough
-		}
-		return nil, ReadError(response, text)
-	}
-	return response, nil
-}
-
-// Watch returns the body of a response, whose Read returns the reason after too long a silence.
-func Watch(body io.ReadCloser, silence time.Duration, reason error) io.ReadCloser {
-	return &watchedBody{ReadCloser: body, silence: silence, reason: reason}
-}
-
-type watchedBody struct {
-	io.ReadCloser
-
-	silence time.Duration
-	reason  error
-	isOver  atomic.Bool
-}
-
-// Read implements [io.Reader].
-func (b *watchedBody) Read(into []byte) (int, error) {
-	timer := time.AfterFunc(b.silence, func() {
-		b.isOver.Store(true)
-		b.Close()
-	})
-	n, err := b.ReadCloser.Read(into)
-	timer.Stop()
-	if err != nil && b.isOver.Load() {
-		err = b.reason
-	}
-	return n, err
 }
 
 // NewStatusError returns the error of a response of which only the status and the text are known.

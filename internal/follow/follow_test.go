@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -52,6 +53,21 @@ func newScript(t *testing.T, responses ...http.HandlerFunc) *script {
 	return s
 }
 
+// get is the Get of a [follow.Feed].
+func (s *script) get(ctx context.Context, path string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil || response.StatusCode == http.StatusOK {
+		return response, err
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body) // the status says enough
+	return nil, follow.ReadError(response, text)
+}
+
 // stream sends text as a stream, and ends it.
 func stream(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -74,7 +90,6 @@ var errEnough = errors.New("enough")
 // run follows a feed until it has a number of events, and returns their ids.
 func run(t *testing.T, feed *follow.Feed, enough int) (ids []string, lost []error, err error) {
 	t.Helper()
-	feed.Client = http.DefaultClient
 	feed.Lost = func(err error, pause time.Duration) {
 		if pause > 10*time.Second {
 			t.Errorf("a pause of %s", pause)
@@ -105,7 +120,7 @@ func TestFollowContinues(t *testing.T) {
 		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		stream(event(4)),
 	)
-	feed := &follow.Feed{URL: s.url + "/", Types: nil}
+	feed := &follow.Feed{Get: s.get}
 	ids, lost, err := run(t, feed, 4)
 	if diff := cmp.Diff([]string{"evt_1_00000000", "evt_2_00000000", "evt_3_00000000", "evt_4_00000000"}, ids); diff != "" || !errors.Is(err, errEnough) {
 		t.Errorf("events (-want +got):\n%s%v", diff, err)
@@ -147,7 +162,7 @@ func TestFollowEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, _, err := run(t, &follow.Feed{URL: newScript(t, test.responses...).url, Types: test.types}, 2)
+			_, _, err := run(t, &follow.Feed{Get: newScript(t, test.responses...).get, Types: test.types}, 2)
 			if test.want == "" && !errors.Is(err, errEnough) || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("Follow returned %v, want %q", err, test.want)
 			}
@@ -162,71 +177,9 @@ func TestRateLimited(t *testing.T) {
 		w.Header().Set("Retry-After", "1")
 		failure(http.StatusTooManyRequests, `{"code":"rate_limited","message":"Wait."}`)(w, r)
 	}
-	end := func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Link", `<https://api.example/events?after=evt_7_0000000a>; rel="next"`)
-	}
-	feed := &follow.Feed{URL: newScript(t, limited, end).url, Client: http.DefaultClient}
-	if err := feed.SeekEnd(t.Context()); err != nil || feed.After != "evt_7_0000000a" {
-		t.Errorf("SeekEnd: %v, after %q", err, feed.After)
-	}
-	ids, lost, err := run(t, &follow.Feed{URL: newScript(t, limited, stream(event(1))).url}, 1)
+	ids, lost, err := run(t, &follow.Feed{Get: newScript(t, limited, stream(event(1))).get}, 1)
 	if !errors.Is(err, errEnough) || len(ids) != 1 || len(lost) != 1 {
 		t.Errorf("Follow returned %v, events %v, after %v", err, ids, lost)
-	}
-}
-
-// TestFollowLeavesASilentStream: Follow connects again when nothing arrives.
-func TestFollowLeavesASilentStream(t *testing.T) {
-	t.Parallel()
-	silent := func(w http.ResponseWriter, r *http.Request) {
-		stream("retry: 1\n\n"+event(1))(w, r)
-		<-r.Context().Done()
-	}
-	feed := &follow.Feed{URL: newScript(t, silent, stream(event(2))).url}
-	feed.SetSilence(time.Second)
-	_, lost, err := run(t, feed, 2)
-	if !errors.Is(err, errEnough) || len(lost) != 1 || !strings.Contains(lost[0].Error(), "sent nothing for 1s") {
-		t.Errorf("Follow returned %v after %v", err, lost)
-	}
-}
-
-// TestFollowLeavesASilentError: the body of an error that stops does not keep Follow from the next attempt.
-func TestFollowLeavesASilentError(t *testing.T) {
-	t.Parallel()
-	s := newScript(t, stream("retry: 1\n\n"+event(1)), func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(http.StatusBadGateway)
-		_ = http.NewResponseController(w).Flush() // the client may be gone
-		<-r.Context().Done()
-	}, stream(event(2)))
-	feed := &follow.Feed{URL: s.url, Key: "key"}
-	feed.SetSilence(time.Second)
-	ids, lost, err := run(t, feed, 2)
-	if !errors.Is(err, errEnough) || len(ids) != 2 || len(lost) != 2 || !strings.Contains(lost[1].Error(), "502") {
-		t.Errorf("received %q, lost %v, %v", ids, lost, err)
-	}
-}
-
-// TestSeekEnd reads the end of the feed from the link of the page, also behind a proxy.
-func TestSeekEnd(t *testing.T) {
-	t.Parallel()
-	page := func(link string) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Link", link)
-			fmt.Fprint(w, "[]")
-		}
-	}
-	s := newScript(t, page(`<https://api.example/events?limit=1&after=evt_7_0000000a>; rel="next"`), page(""), page("<%>"), failure(401, ""))
-	feed := &follow.Feed{URL: s.url + "/petstore", Client: http.DefaultClient}
-	if err := feed.SeekEnd(t.Context()); err != nil || feed.After != "evt_7_0000000a" {
-		t.Errorf("SeekEnd: %v, after %q", err, feed.After)
-	}
-	for range 3 {
-		if err := feed.SeekEnd(t.Context()); err == nil || feed.After != "evt_7_0000000a" {
-			t.Errorf("SeekEnd without a link: %v, after %q", err, feed.After)
-		}
-	}
-	if got := <-s.requests; got != "after=latest&limit=1" {
-		t.Errorf("it requests %s", got)
 	}
 }
 
@@ -235,7 +188,7 @@ func TestSeekEnd(t *testing.T) {
 func TestFollowKeepsPositions(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, stream("retry: 1\n"+event(1)+"id: evt_7_00000000\n\nid: evt_8_00000000\n"), stream(event(9)))
-	ids, _, err := run(t, &follow.Feed{URL: s.url, Types: []string{"pet.created"}}, 2)
+	ids, _, err := run(t, &follow.Feed{Get: s.get, Types: []string{"pet.created"}}, 2)
 	if diff := cmp.Diff([]string{"evt_1_00000000", "evt_9_00000000"}, ids); diff != "" || !errors.Is(err, errEnough) {
 		t.Errorf("events (-want +got):\n%s%v", diff, err)
 	}
