@@ -51,14 +51,11 @@ type StatusError struct {
 	Message string // of the first wrong parameter, if any
 
 	Location   string        // where it redirects to; "": it does not
-	leaves     bool          // whether that is another server
 	RetryAfter time.Duration // 0: the response does not say
 }
 
 func (e *StatusError) Error() string {
 	switch {
-	case e.leaves:
-		return fmt.Sprintf("the server returned %d %s and redirects to %s; set PETSTORE_URL or --url to the URL of Petstore", e.Status, http.StatusText(e.Status), e.Location)
 	case e.Location != "":
 		return fmt.Sprintf("the server returned %d %s and redirects to %s", e.Status, http.StatusText(e.Status), e.Location)
 	case e.Code == "":
@@ -248,10 +245,8 @@ func NewStatusError(status int, text []byte) *StatusError {
 // ReadError returns the error of a response with a text.
 func ReadError(response *http.Response, text []byte) *StatusError {
 	failed := NewStatusError(response.StatusCode, text)
-	if to, err := response.Location(); response.StatusCode/100 == 3 && !errors.Is(err, http.ErrNoLocation) {
+	if response.StatusCode/100 == 3 {
 		failed.Location = response.Header.Get("Location")
-		from := response.Request.URL
-		failed.leaves = err != nil || to.Scheme != from.Scheme || to.Host != from.Host
 	}
 	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 16); err == nil {
 		failed.RetryAfter = time.Duration(seconds) * time.Second
