@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"petstore/internal/follow"
+	"petstore/internal/sleep"
 )
 
 // methods are the methods that api knows.
@@ -129,7 +130,7 @@ func (p *program) readCall(cmd *cobra.Command, args []string, o apiCommandOption
 		return one, nil
 	}
 	var err error
-	one.body, err = interruptible(cmd.Context(), func() ([]byte, error) {
+	one.body, err = sleep.Until(cmd.Context(), func() ([]byte, error) {
 		if o.input == "-" {
 			return io.ReadAll(p.stdin)
 		}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"petstore/internal/sleep"
 )
 
 // confirm asks a question on the terminal. It returns an error unless the reply is yes, or if there
@@ -16,7 +18,7 @@ func (p *program) confirm(ctx context.Context, effect, question, done string) er
 		return errors.New(effect + "; confirm it with --yes")
 	}
 	fmt.Fprint(p.stderr, question, " [y/N] ")
-	line, _ := interruptible(ctx, func() (string, error) { return bufio.NewReader(p.stdin).ReadString('\n') }) // end of input means no
+	line, _ := sleep.Until(ctx, func() (string, error) { return bufio.NewReader(p.stdin).ReadString('\n') }) // end of input means no
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -24,23 +26,4 @@ func (p *program) confirm(ctx context.Context, effect, question, done string) er
 		return errors.New("nothing was " + done + ", because the reply was not yes")
 	}
 	return nil
-}
-
-// interruptible returns what a function reads, or the error of ctx as soon as ctx ends.
-func interruptible[T any](ctx context.Context, read func() (T, error)) (content T, err error) {
-	type result struct {
-		content T
-		err     error
-	}
-	done := make(chan result, 1)
-	go func() {
-		content, err := read()
-		done <- result{content, err}
-	}()
-	select {
-	case r := <-done:
-		return r.content, r.err
-	case <-ctx.Done():
-		return content, ctx.Err()
-	}
 }

@@ -29,6 +29,25 @@ func AtMost(limit time.Duration, action func()) {
 	<-ctx.Done()
 }
 
+// Until returns what an action returns, or the error of ctx as soon as ctx ends. The action goes on after that.
+func Until[T any](ctx context.Context, action func() (T, error)) (got T, err error) {
+	type result struct {
+		got T
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		got, err := action()
+		done <- result{got, err}
+	}()
+	select {
+	case r := <-done:
+		return r.got, r.err
+	case <-ctx.Done():
+		return got, ctx.Err()
+	}
+}
+
 // Every calls an action at once, and again an interval after each call, until ctx ends.
 func Every(ctx context.Context, interval time.Duration, action func(context.Context)) {
 	for ctx.Err() == nil {

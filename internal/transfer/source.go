@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"petstore/internal/sleep"
 )
 
 // Source is a file to import.
@@ -66,14 +68,8 @@ func (s *Source) copy(ctx context.Context, name string, in io.Reader) error {
 		return err
 	}
 	s.path, s.spool = spool.Name(), spool.Name()
-	copied := make(chan error, 1)
-	go func() { copied <- errors.Join(copyAll(spool, name, in), spool.Close()) }()
-	select {
-	case err := <-copied:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	_, err = sleep.Until(ctx, func() (any, error) { return nil, errors.Join(copyAll(spool, name, in), spool.Close()) })
+	return err
 }
 
 // copyAll copies the file with a name, or in.
