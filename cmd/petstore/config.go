@@ -137,7 +137,7 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 		parsed.AdminHosts[i] = strings.TrimSpace(name)
 		wrong(!hostPattern.MatchString(parsed.AdminHosts[i]), "PETSTORE_ADMIN_HOSTS must list host names without a port, such as petstore or metrics.example, but has %q", name)
 	}
-	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else, but is %q", redactURL(parsed.BaseURL))
+	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else")
 	parsed.checkRanges(wrong)
 	parsed.CORSOrigins, err = parseOrigins(parsed.CORSOrigins)
 	wrong(err != nil, "PETSTORE_CORS_ORIGINS %v", err)
@@ -145,7 +145,7 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 		parsed.TrustedProxies[i] = strings.TrimSpace(proxy)
 		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has %q", proxy)
 	}
-	wrong(parsed.URL != "" && !isClientURL(parsed.URL), "PETSTORE_URL %s", clientURLRule(parsed.URL))
+	wrong(parsed.URL != "" && !isClientURL(parsed.URL), "PETSTORE_URL %s", clientURLRule)
 	parsed.checkWebhooks(wrong)
 	parsed.vault, err = parseVault(parsed.SecretKeys)
 	wrong(err != nil, "PETSTORE_SECRET_KEY %v", err)
@@ -334,18 +334,19 @@ func (c config) checkURLs(wrong reportMistake) {
 	}
 }
 
-// urlMistake says why text is not empty or the URL of one database, without a password: it
-// returns the rule, or what is wrong with TLS. Errors name the server and the database, which
-// must not hide another URL.
+// urlMistake says why text is not empty or the URL of one database, without a part of the text: it
+// returns the rule, or that TLS does not work. Errors and config name the servers, the user and the
+// database, which must hide neither another URL nor a password that is not percent-encoded.
 func urlMistake(text, rule string) string {
 	parsed, err := pgxpool.ParseConfig(text)
+	_, parts, _ := strings.Cut(text, "://")
 	switch {
 	case text == "":
 		return ""
-	case strings.Count(text, "://") > 1, err == nil && strings.ContainsAny(parsed.ConnConfig.Database, ",=@"):
+	case strings.Contains(parts, "://"), strings.LastIndex(parts, "@") > strings.IndexAny(parts, "@/"), err == nil && strings.ContainsAny(parsed.ConnConfig.Database, ",=@"):
 		return rule
-	case err != nil && strings.Contains(err.Error(), "failed to configure TLS"): // only its reason has no other part of the URL than a path
-		return "has settings of TLS that do not work: " + redact("", errors.Unwrap(err).Error())
+	case err != nil && strings.Contains(err.Error(), "failed to configure TLS"):
+		return "has settings of TLS that do not work; check sslmode, and that petstore can read the files of sslrootcert, sslcert and sslkey"
 	case err != nil:
 		return rule
 	}
@@ -374,13 +375,11 @@ func isBaseURL(text string) bool {
 // isClientURL reports whether text is the URL of an API, to which a client appends paths.
 func isClientURL(text string) bool {
 	u := httpURL(text)
-	return u != nil && u.User == nil && u.RawQuery == "" && !u.ForceQuery && !strings.Contains(text, "#")
+	return u != nil && u.RawQuery == "" && !u.ForceQuery && !strings.ContainsAny(text, "@#")
 }
 
 // clientURLRule explains which URLs [isClientURL] accepts.
-func clientURLRule(text string) string {
-	return fmt.Sprintf("must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example, but is %q", redactURL(text))
-}
+const clientURLRule = "must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example"
 
 // parseOrigins returns the origins whose pages may call the API. It returns nil for
 // "*", which means all.
@@ -392,7 +391,7 @@ func parseOrigins(list []string) ([]string, error) {
 	for i, text := range list {
 		origins[i] = strings.TrimSpace(text)
 		if !isOrigin(origins[i]) {
-			return nil, fmt.Errorf("must be * alone, or list origins as browsers send them, such as https://shop.example or http://localhost:3000, but has %q", redactURL(origins[i]))
+			return nil, fmt.Errorf("must be * alone, or list origins as browsers send them, such as https://shop.example or http://localhost:3000, but number %d is not one", i+1)
 		}
 	}
 	return origins, nil

@@ -4,14 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"petstore/internal/postgres"
 )
 
 func (p *program) configCommand() *cobra.Command {
@@ -28,7 +28,8 @@ func (p *program) configCommand() *cobra.Command {
   dev          the value belongs to the running petstore dev
   unknown      no program reads the variable; its value is not printed
 
-Secrets and the passwords in URLs are not printed. An invalid configuration is an error.`,
+Config prints no secret and no URL with a user: of the URL of a database, it prints the
+name, the servers, the user and the use of TLS. An invalid configuration is an error.`,
 		Example: "  petstore config --json",
 		Args:    noArguments,
 		RunE: func(*cobra.Command, []string) error {
@@ -75,7 +76,7 @@ func (p *program) settings(c config) []setting {
 	c.GOMEMLIMIT = cmp.Or(c.GOMEMLIMIT, fmt.Sprintf("%dMiB", memoryLimit>>20))
 	var all []setting
 	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
-		one := setting{Name: field.Tag.Get("env"), Value: redact(field.Tag.Get("env"), textOf(value)), Source: "default"}
+		one := setting{Name: field.Tag.Get("env"), Value: textOf(value), Source: "default"}
 		switch {
 		case ofDev[one.Name]:
 			one.Source = "dev"
@@ -83,6 +84,9 @@ func (p *program) settings(c config) []setting {
 			one.Source = "environment"
 		case slices.Contains(derived, one.Name) && one.Value != "":
 			one.Source = "derived"
+		}
+		if one.Value != "" {
+			one.Value = shown(one.Name, one.Value)
 		}
 		all = append(all, one)
 	})
@@ -112,39 +116,23 @@ func textOf(value reflect.Value) string {
 // redacted replaces a secret.
 const redacted = "REDACTED"
 
-var (
-	// pairPassword matches a password in a list of libpq parameters, up to white space that has no
-	// backslash, or in quotes.
-	pairPassword = regexp.MustCompile(`(?is)(^|[\s\v'])((?:ssl)?password[\s\v]*=[\s\v]*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s\v])+)`)
-	// queryPassword matches a password in the query of a URL.
-	queryPassword = regexp.MustCompile(`(?i)([?&](?:ssl)?password=)[^\s&]+`)
-	// urlPassword matches the password in a URL, up to the last @, because libpq accepts an @ in it.
-	urlPassword = regexp.MustCompile(`(://[^:/?#\s]*:)\S*@`)
-)
-
-// redact replaces the secrets in the value of a variable.
-func redact(name, value string) string {
-	if value != "" && (name == "PETSTORE_API_KEY" || name == "PETSTORE_SECRET_KEY") {
-		return redacted
-	}
-	value = pairPassword.ReplaceAllString(value, "${1}${2}"+redacted)
-	value = queryPassword.ReplaceAllString(value, "${1}"+redacted)
-	return urlPassword.ReplaceAllString(value, "${1}"+redacted+"@")
-}
-
-// redactURL replaces the secrets in a text that should be the URL of an HTTP server. If it is none, they may
-// be anywhere before the last @.
-func redactURL(text string) string {
-	u, err := url.Parse(text)
-	if err != nil || u.Host == "" {
-		if at := strings.LastIndex(text, "@"); at >= 0 {
-			text = redacted + text[at:]
+// shown returns what config prints of the value of a variable, which may have a password.
+func shown(name, value string) string {
+	switch name {
+	case "DATABASE_URL", "PETSTORE_DIRECT_URL":
+		return postgres.Name(value)
+	case "PETSTORE_REPLICA_URLS":
+		names := strings.Fields(value)
+		for i := range names {
+			names[i] = postgres.Name(names[i])
 		}
-		return redact("", text)
+		return strings.Join(names, "; ")
+	case "PETSTORE_API_KEY", "PETSTORE_SECRET_KEY":
+		return redacted
+	case "PETSTORE_WEBHOOK_PROXY", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT":
+		if strings.ContainsAny(value, "@?#") {
+			return redacted
+		}
 	}
-	if _, has := u.User.Password(); has {
-		u.User = url.UserPassword(u.User.Username(), redacted)
-		text = u.String()
-	}
-	return queryPassword.ReplaceAllString(text, "${1}"+redacted)
+	return value
 }

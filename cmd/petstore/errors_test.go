@@ -122,6 +122,7 @@ func TestConfigurationSentences(t *testing.T) {
 	const url = "DATABASE_URL=postgres://localhost/petstore"
 	const another = ",postgres://petstore:hunter2@localhost/petstore"
 	const notOne = "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore"
+	const noTLS = "DATABASE_URL has settings of TLS that do not work; check sslmode, and that petstore can read the files of sslrootcert, sslcert and sslkey"
 	const noStandby = "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 1 is not one"
 	for variable, want := range map[string]string{
 		"PETSTORE_DB_MAX_CONNS=many":      `PETSTORE_DB_MAX_CONNS must be a whole number between 2 and 10000, but is "many"`,
@@ -133,19 +134,19 @@ func TestConfigurationSentences(t *testing.T) {
 		"PETSTORE_ADDR=localhost:http":    `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "localhost:http"`,
 		"PETSTORE_ADMIN_ADDR=:65536":      `PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is ":65536"`,
 		"PETSTORE_URL=http://me:hunter2@localhost": "PETSTORE_URL must be the http or https URL of the API without a user, a query or a fragment, " +
-			`such as https://api.example, but is "http://me:REDACTED@localhost"`,
-		"PETSTORE_BASE_URL=http://me:hunter2@localhost": "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else, " +
-			`but is "http://me:REDACTED@localhost"`,
+			"such as https://api.example",
+		"PETSTORE_BASE_URL=http://me:hunter2@localhost": "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else",
 		"PETSTORE_CORS_ORIGINS=http://me:hunter2@localhost": "PETSTORE_CORS_ORIGINS must be * alone, or list origins as browsers send them, " +
-			`such as https://shop.example or http://localhost:3000, but has "http://me:REDACTED@localhost"`,
+			`such as https://shop.example or http://localhost:3000, but number 1 is not one`,
 		"DATABASE_URL=":                    "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
 		"DATABASE_URL=mysql://localhost/x": notOne,
 		url + another:                      notOne,
 		url + "?host=/tmp" + another:       notOne,
 		url + "&password=hunter2":          notOne,
-		url + "?sslmode=perhaps":           "DATABASE_URL has settings of TLS that do not work: sslmode is invalid",
-		url + "?sslmode=verify-full&sslrootcert=/nowhere/ca.pem": "DATABASE_URL has settings of TLS that do not work: " +
-			"unable to read CA file: open /nowhere/ca.pem: no such file or directory",
+		url + "?sslmode=perhaps":           noTLS,
+		url + "?sslmode=verify-full&sslrootcert=/nowhere/ca.pem": noTLS,
+		"DATABASE_URL=postgres://me:12/34@localhost/petstore":    notOne,
+		"DATABASE_URL=postgres://me:12@34@localhost/petstore":    notOne,
 		"PETSTORE_DIRECT_URL=postgres://localhost/petstore" + another: "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, " +
 			"such as postgres://user:password@host:5432/petstore",
 		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore" + another: noStandby,

@@ -81,7 +81,7 @@ func (o *listenOptions) validate(cmd *cobra.Command) error {
 		return wrongUsage(cmd, "--after must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or %s or %s, but is %q", afterLatest, afterStart, o.after)
 	}
 	if o.forwardTo != "" && httpURL(o.forwardTo) == nil {
-		return wrongUsage(cmd, "--forward-to must be an http or https URL, such as http://localhost:3000/hook, but is %q", redactURL(o.forwardTo))
+		return wrongUsage(cmd, "--forward-to must be an http or https URL, such as http://localhost:3000/hook")
 	}
 	for i, name := range o.types {
 		if o.types[i] = strings.TrimSpace(name); o.types[i] == "" {
@@ -114,7 +114,7 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 	handle := func(_ context.Context, e follow.Event) error { return p.printEvent(e, o.json) }
 	if o.forwardTo != "" {
 		receiver := newForwarder(o.forwardTo, secret, p.stderr)
-		fmt.Fprintf(p.stderr, "forwarding to %s, signed with the secret %s\n", redactURL(o.forwardTo), secret.Reveal())
+		fmt.Fprintf(p.stderr, "forwarding, signed with the secret %s\n", secret.Reveal())
 		handle = func(ctx context.Context, e follow.Event) error {
 			if err := p.printEvent(e, o.json); err != nil {
 				return err

@@ -168,7 +168,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_RATE_LIMIT", "PETSTORE_RATE_BURST", "PETSTORE_ACCOUNT_RATE_LIMIT must be between 0 and 4000000, but is 4000001", "PETSTORE_AUTH_FAILURE_LIMIT", `PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has "proxy.example"`,
 		"PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 2 is not one",
 		"PETSTORE_REPLICA_MAX_LAG must be above 0s, but is 0s",
-		`PETSTORE_URL must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example, but is "localhost:8080"`,
+		`PETSTORE_URL must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example`,
 		`PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, such as 10.1.0.0/16, 10.1.2.3:8080 or [fd00::/8]:8080, but has "10.1.2.3/16"`,
 		"PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy", "PETSTORE_SECRET_KEY must list keys of 32 random bytes in base64, as openssl rand -base64 32 makes them, but number 2 is not one",
 		"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL",

@@ -68,7 +68,7 @@ func (p *program) target(cmd *cobra.Command) (target, error) {
 	to := target{url: c.URL, key: c.APIKey}
 	if flag := cmd.Flags().Lookup(urlFlag); flag.Changed {
 		if to.url = flag.Value.String(); !isClientURL(to.url) {
-			return target{}, wrongUsage(cmd, "--url %s", clientURLRule(to.url))
+			return target{}, wrongUsage(cmd, "--url "+clientURLRule)
 		}
 	}
 	to.url = strings.TrimSuffix(to.url, "/")

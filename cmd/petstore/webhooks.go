@@ -12,7 +12,7 @@ import (
 // loopback are the networks that dev allows.
 var loopback = []string{"127.0.0.0/8", "::1/128"}
 
-// checkWebhooks reports the invalid settings of the guard, without passwords.
+// checkWebhooks reports the invalid settings of the guard.
 func (c config) checkWebhooks(wrong reportMistake) {
 	for _, text := range c.WebhookAllow {
 		_, err := egress.ParseNetwork(strings.TrimSpace(text))

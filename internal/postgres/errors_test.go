@@ -321,3 +321,12 @@ func TestRetryOfOthers(t *testing.T) {
 		t.Errorf("%d attempts ended with %v", c.attempts, err)
 	}
 }
+
+// TestExplainHidesTheURL: the driver's message about an invalid URL has parts of a password.
+func TestExplainHidesTheURL(t *testing.T) {
+	t.Parallel()
+	_, err := postgres.OpenAs(t.Context(), "petstore", "postgres://me:hun/t@er2@host/x?sslmode=no", 1)
+	if got := postgres.Explain(postgres.OfVariable("PETSTORE_DIRECT_URL", err)); got != "PETSTORE_DIRECT_URL is not the URL of a PostgreSQL database" {
+		t.Errorf("%v is explained as %q", err, got)
+	}
+}

@@ -53,6 +53,9 @@ func Explain(err error) string {
 	if connect, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return explainConnect(connect)
 	}
+	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
+		return "DATABASE_URL is not the URL of a PostgreSQL database"
+	}
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		subject := "PostgreSQL reports"
 		if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
@@ -196,12 +199,21 @@ func reason(cause error) string {
 	}
 }
 
-// Name returns the database name and address of a URL, without user and password.
+// Name returns the database, the servers, the user and the use of TLS of a URL, without its password.
 // The URL must be valid for [Open].
 func Name(url string) string {
 	config, err := pgconn.ParseConfig(url)
 	if err != nil {
 		return "the database"
 	}
-	return fmt.Sprintf("the database %s at %s", config.Database, servers(config))
+	mode, first := "TLS with a verified certificate", config.TLSConfig
+	switch {
+	case slices.ContainsFunc(config.Fallbacks, func(f *pgconn.FallbackConfig) bool { return (f.TLSConfig == nil) != (first == nil) }):
+		mode = "TLS if the server has it"
+	case first == nil:
+		mode = "no TLS"
+	case first.InsecureSkipVerify && first.VerifyPeerCertificate == nil:
+		mode = "TLS with any certificate"
+	}
+	return fmt.Sprintf("the database %s at %s (user %s, %s)", config.Database, servers(config), config.User, mode)
 }
