@@ -36,7 +36,7 @@ func showEnvironment(root *cobra.Command) {
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		help(cmd, args)
 		if variables := environmentOf(cmd); variables != "" {
-			fmt.Fprintf(cmd.OutOrStdout(), "\nEnvironment variables (docs/configuration.md):\n  %s\n", wrap(variables, 84))
+			fmt.Fprintf(cmd.OutOrStdout(), "\nEnvironment variables (docs/configuration.md):\n  %s\n", strings.ReplaceAll(variables, ", ", "\n  "))
 		}
 	})
 }
@@ -47,17 +47,4 @@ func environmentOf(cmd *cobra.Command) (variables string) {
 		variables = one.Annotations[environmentKey]
 	}
 	return variables
-}
-
-// wrap breaks a text into lines of at most a width, indented by two spaces.
-func wrap(text string, width int) string {
-	var lines []string
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		if line != "" && len(line)+1+len(word) > width {
-			lines, line = append(lines, line), ""
-		}
-		line = strings.TrimSpace(line + " " + word)
-	}
-	return strings.Join(append(lines, line), "\n  ")
 }
