@@ -193,9 +193,6 @@ func (p *program) printRequest(text []byte, asJSON bool) (id string, err error) 
 	if r.Status > 0 {
 		status = strconv.Itoa(r.Status)
 	}
-	if isTerminal(p.stdout) {
-		status = inColor(r.Status, status)
-	}
 	line := fmt.Sprintf("%s  %s  %-6s %7.1f ms  %s  %s", r.StartedAt.UTC().Format("2006-01-02T15:04:05.000Z"), status, printable(r.Method), r.DurationMs, printable(target), r.Operation)
 	if r.Code != "" {
 		line += "  " + r.Code
@@ -205,18 +202,6 @@ func (p *program) printRequest(text []byte, asJSON bool) (id string, err error) 
 	}
 	_, err = fmt.Fprintln(p.stdout, line)
 	return r.ID, err
-}
-
-// inColor returns a text in the color of a status on a terminal: green, yellow, or red for a 5xx
-// and without a response.
-func inColor(status int, text string) string {
-	color := "31"
-	if status >= 400 && status < 500 {
-		color = "33"
-	} else if status > 0 && status < 400 {
-		color = "32"
-	}
-	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
 // printable replaces characters that could control a terminal.
