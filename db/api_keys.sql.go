@@ -80,16 +80,14 @@ func (q *Queries) APIKeyCreate(ctx context.Context, arg APIKeyCreateParams) (API
 const aPIKeyFind = `-- name: APIKeyFind :many
 SELECT id, account_id, name, prefix
 FROM api_keys
-WHERE (id = $1 OR prefix = $2)
-  AND account_id = coalesce($3, account_id)
+WHERE id = $1 OR prefix = $2
 ORDER BY id
 LIMIT 100
 `
 
 type APIKeyFindParams struct {
-	ID        *int64
-	Prefix    *string
-	AccountID *int64
+	ID     *int64
+	Prefix *string
 }
 
 type APIKeyFindRow struct {
@@ -99,10 +97,9 @@ type APIKeyFindRow struct {
 	Prefix    string
 }
 
-// Finds keys by id or by prefix, of one account or of all. Several keys can share a
-// prefix.
+// Finds keys of all accounts by id or by prefix. Several keys can share a prefix.
 func (q *Queries) APIKeyFind(ctx context.Context, arg APIKeyFindParams) ([]APIKeyFindRow, error) {
-	rows, err := q.db.Query(ctx, aPIKeyFind, arg.ID, arg.Prefix, arg.AccountID)
+	rows, err := q.db.Query(ctx, aPIKeyFind, arg.ID, arg.Prefix)
 	if err != nil {
 		return nil, err
 	}

@@ -89,12 +89,10 @@ WHERE account_id = @account_id
   AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
 -- name: APIKeyFind :many
--- Finds keys by id or by prefix, of one account or of all. Several keys can share a
--- prefix.
+-- Finds keys of all accounts by id or by prefix. Several keys can share a prefix.
 SELECT id, account_id, name, prefix
 FROM api_keys
-WHERE (id = sqlc.narg(id) OR prefix = sqlc.narg(prefix))
-  AND account_id = coalesce(sqlc.narg(account_id), account_id)
+WHERE id = sqlc.narg(id) OR prefix = sqlc.narg(prefix)
 ORDER BY id
 LIMIT 100;
 

@@ -36,12 +36,6 @@ var graceRule = fmt.Sprintf("0s to %.0fh in whole seconds", auth.MaxGrace.Hours(
 // keyArgument is the argument of rotate and revoke, for error messages.
 const keyArgument = "the id or the prefix of one API key"
 
-// keyAccountFlag and keyAccountUsage are --account of rotate and revoke.
-const (
-	keyAccountFlag  = "account"
-	keyAccountUsage = "only look for keys of the account with this name (default: all accounts)"
-)
-
 // scopes are the values of --scope.
 var scopes = []string{"read", "write", "admin"}
 
@@ -247,7 +241,7 @@ the grace period. Without one it stops within a second on every server.`,
 				return wrongUsage(cmd, "--grace must be %s, but is %s", graceRule, grace)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				key, err := findKey(ctx, db.New(database), cmd, args[0])
+				key, err := findKey(ctx, db.New(database), args[0])
 				if err != nil {
 					return err
 				}
@@ -256,7 +250,6 @@ the grace period. Without one it stops within a second on every server.`,
 		},
 	}
 	command.Flags().DurationVar(&grace, "grace", 0, "how long the old secret keeps working, such as 10m; at most 24h")
-	command.Flags().String(keyAccountFlag, "", keyAccountUsage)
 	completeFlag(command, "grace", "10m", "1h", "24h")
 	return command
 }
@@ -276,30 +269,21 @@ func (p *program) rotateKey(ctx context.Context, database *postgres.DB, key db.A
 	return nil
 }
 
-// findKey returns the key with an id or a prefix, of the account of --account if that is given. The
-// error says that there is none, or that there are several.
-func findKey(ctx context.Context, queries *db.Queries, cmd *cobra.Command, argument string) (key db.APIKeyFindRow, err error) {
+// findKey returns the key with an id or a prefix. The error says that there is none, or that there are
+// several.
+func findKey(ctx context.Context, queries *db.Queries, argument string) (key db.APIKeyFindRow, err error) {
 	var named db.APIKeyFindParams
 	if id, err := strconv.ParseInt(argument, 10, 64); err == nil {
 		named.ID = &id
 	} else {
 		named.Prefix = &argument
 	}
-	none := fmt.Errorf("there is no API key with the id or prefix %q", argument)
-	if flag := cmd.Flags().Lookup(keyAccountFlag); flag.Changed {
-		owner, err := findAccount(ctx, queries, flag.Value.String())
-		if err != nil {
-			return key, err
-		}
-		named.AccountID = &owner.ID
-		none = fmt.Errorf("the account %q has no API key with the id or prefix %q", flag.Value, argument)
-	}
 	keys, err := queries.APIKeyFind(ctx, named)
 	switch {
 	case err != nil:
 		return key, err
 	case len(keys) == 0:
-		return key, none
+		return key, fmt.Errorf("there is no API key with the id or prefix %q", argument)
 	case len(keys) > 1: // several may have the same prefix
 		return key, fmt.Errorf("%d API keys have the prefix %q; name one by its id", len(keys), argument)
 	default:
@@ -319,7 +303,7 @@ one by its id.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				queries := db.New(database)
-				key, err := findKey(ctx, queries, cmd, args[0])
+				key, err := findKey(ctx, queries, args[0])
 				if err != nil {
 					return err
 				}
@@ -337,6 +321,5 @@ one by its id.`,
 			})
 		},
 	}
-	command.Flags().String(keyAccountFlag, "", keyAccountUsage)
 	return command
 }
