@@ -91,7 +91,7 @@ func createSandbox(ctx context.Context, database *postgres.DB, name string, sand
 		made, err = account.CreateSandbox(ctx, queries, sandbox)
 		switch {
 		case errors.Is(err, account.ErrTooManySandboxes):
-			return fmt.Errorf("the account %q has %d live sandboxes, which is the maximum; delete one first", name, account.MaxSandboxes)
+			return fmt.Errorf("the account %q has %d live sandboxes, or %d with those being deleted, which is the maximum; delete one, or wait a few minutes", name, account.MaxSandboxes, account.MaxStored)
 		case errors.Is(err, account.ErrNoSample):
 			return fmt.Errorf("the account %q has no sample %s; petstore api /samples with one of its keys shows its samples", name, sandbox.Sample)
 		case errors.Is(err, account.ErrClosed): // deleted meanwhile
