@@ -230,7 +230,8 @@ SET attempts = webhook_deliveries.attempts || made.attempt,
     next_attempt_at = CASE WHEN made.status <> 'delivered' AND webhook_deliveries.next_attempt_at > made.due_at THEN webhook_deliveries.next_attempt_at
         ELSE nullif(made.next_at, $1::timestamptz) END
 FROM (SELECT unnest($3::text[]) AS id, unnest($4::text[])::jsonb AS attempt, unnest($5::int[]) AS before, unnest($6::timestamptz[]) AS due_at,
-             unnest($7::text[]) AS status, unnest($8::timestamptz[]) AS next_at) AS made
+             unnest($7::text[]) AS status, unnest($8::timestamptz[]) AS next_at
+      LIMIT (SELECT cardinality($3))) AS made
 WHERE webhook_deliveries.account_id = $2
   AND webhook_deliveries.id = made.id
   AND webhook_deliveries.id = ANY ($3::text[])
@@ -252,10 +253,11 @@ type DeliveriesRecordParams struct {
 
 // Adds attempts to deliveries, with the time of the next attempt, or never, and returns the ids of
 // these deliveries. Only a pending delivery has a next attempt. A condition on the status would
-// let the planner read all pending deliveries through their index. A delivery with other attempts
-// before has had this one recorded: COMMIT was lost, or another process has sent it too. A delivery
-// that was due later than this attempt was retried by a request meanwhile. Unless it is
-// delivered, it stays due.
+// let the planner read all pending deliveries through their index. With LIMIT, it expects one attempt,
+// and looks up its delivery. Otherwise it may read all deliveries of an account. A delivery with
+// other attempts before has had this one recorded: COMMIT was lost, or another process has sent it
+// too. A delivery that was due later than this attempt was retried by a request meanwhile. Unless
+// it is delivered, it stays due.
 func (q *Queries) DeliveriesRecord(ctx context.Context, arg DeliveriesRecordParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, deliveriesRecord,
 		arg.Never,
@@ -286,16 +288,21 @@ func (q *Queries) DeliveriesRecord(ctx context.Context, arg DeliveriesRecordPara
 }
 
 const deliveryEvents = `-- name: DeliveryEvents :many
-SELECT sequence, created_at, nonce, type, subject, data
-FROM events
-WHERE account_id = $1
-  AND sequence = ANY ($2::bigint[])
+SELECT e.sequence, e.created_at, e.nonce, e.type, e.subject, e.data
+FROM (SELECT unnest((SELECT $1::bigint[])) AS sequence) AS wanted
+CROSS JOIN LATERAL (
+    SELECT events.sequence, events.created_at, events.nonce, events.type, events.subject, events.data
+    FROM events
+    WHERE events.account_id = $2
+      AND events.sequence = wanted.sequence
+    LIMIT 1
+) AS e
 LIMIT (SELECT $3::int)
 `
 
 type DeliveryEventsParams struct {
-	AccountID int64
 	Sequences []int64
+	AccountID int64
 	PageSize  int32
 }
 
@@ -308,9 +315,10 @@ type DeliveryEventsRow struct {
 	Data      []byte
 }
 
-// Returns events by their numbers.
+// Returns events by their numbers. LIMIT makes the planner look up each number. With ANY, it would
+// read all events of the account, if it expects few.
 func (q *Queries) DeliveryEvents(ctx context.Context, arg DeliveryEventsParams) ([]DeliveryEventsRow, error) {
-	rows, err := q.db.Query(ctx, deliveryEvents, arg.AccountID, arg.Sequences, arg.PageSize)
+	rows, err := q.db.Query(ctx, deliveryEvents, arg.Sequences, arg.AccountID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}

@@ -188,11 +188,17 @@ ORDER BY next_attempt_at, id
 LIMIT (SELECT @page_size::int);
 
 -- name: DeliveryEvents :many
--- Returns events by their numbers.
-SELECT sequence, created_at, nonce, type, subject, data
-FROM events
-WHERE account_id = @account_id
-  AND sequence = ANY (@sequences::bigint[])
+-- Returns events by their numbers. LIMIT makes the planner look up each number. With ANY, it would
+-- read all events of the account, if it expects few.
+SELECT e.sequence, e.created_at, e.nonce, e.type, e.subject, e.data
+FROM (SELECT unnest((SELECT @sequences::bigint[])) AS sequence) AS wanted
+CROSS JOIN LATERAL (
+    SELECT events.sequence, events.created_at, events.nonce, events.type, events.subject, events.data
+    FROM events
+    WHERE events.account_id = @account_id
+      AND events.sequence = wanted.sequence
+    LIMIT 1
+) AS e
 LIMIT (SELECT @page_size::int);
 
 -- name: WebhookDue :one
@@ -221,17 +227,19 @@ FOR NO KEY UPDATE;
 -- name: DeliveriesRecord :many
 -- Adds attempts to deliveries, with the time of the next attempt, or never, and returns the ids of
 -- these deliveries. Only a pending delivery has a next attempt. A condition on the status would
--- let the planner read all pending deliveries through their index. A delivery with other attempts
--- before has had this one recorded: COMMIT was lost, or another process has sent it too. A delivery
--- that was due later than this attempt was retried by a request meanwhile. Unless it is
--- delivered, it stays due.
+-- let the planner read all pending deliveries through their index. With LIMIT, it expects one attempt,
+-- and looks up its delivery. Otherwise it may read all deliveries of an account. A delivery with
+-- other attempts before has had this one recorded: COMMIT was lost, or another process has sent it
+-- too. A delivery that was due later than this attempt was retried by a request meanwhile. Unless
+-- it is delivered, it stays due.
 UPDATE webhook_deliveries
 SET attempts = webhook_deliveries.attempts || made.attempt,
     status = CASE WHEN made.status <> 'delivered' AND webhook_deliveries.next_attempt_at > made.due_at THEN 'pending' ELSE made.status END,
     next_attempt_at = CASE WHEN made.status <> 'delivered' AND webhook_deliveries.next_attempt_at > made.due_at THEN webhook_deliveries.next_attempt_at
         ELSE nullif(made.next_at, @never::timestamptz) END
 FROM (SELECT unnest(@ids::text[]) AS id, unnest(@attempts::text[])::jsonb AS attempt, unnest(@befores::int[]) AS before, unnest(@due_ats::timestamptz[]) AS due_at,
-             unnest(@statuses::text[]) AS status, unnest(@next_ats::timestamptz[]) AS next_at) AS made
+             unnest(@statuses::text[]) AS status, unnest(@next_ats::timestamptz[]) AS next_at
+      LIMIT (SELECT cardinality(@ids))) AS made
 WHERE webhook_deliveries.account_id = @account_id
   AND webhook_deliveries.id = made.id
   AND webhook_deliveries.id = ANY (@ids::text[])
