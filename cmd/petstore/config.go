@@ -49,7 +49,6 @@ type config struct {
 	MaxBodyBytes   int64         `env:"PETSTORE_MAX_BODY_BYTES" envDefault:"65536"`
 	RequestTimeout time.Duration `env:"PETSTORE_REQUEST_TIMEOUT" envDefault:"6s"`
 	ShutdownGrace  time.Duration `env:"PETSTORE_SHUTDOWN_GRACE" envDefault:"15s"`
-	CORSOrigins    []string      `env:"PETSTORE_CORS_ORIGINS" envDefault:"*"`
 	EnforceSunset  bool          `env:"PETSTORE_ENFORCE_SUNSET"`
 	Worker         bool          `env:"PETSTORE_WORKER" envDefault:"true"`
 
@@ -139,8 +138,6 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 	}
 	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else")
 	parsed.checkRanges(wrong)
-	parsed.CORSOrigins, err = parseOrigins(parsed.CORSOrigins)
-	wrong(err != nil, "PETSTORE_CORS_ORIGINS %v", err)
 	for i, proxy := range parsed.TrustedProxies {
 		parsed.TrustedProxies[i] = strings.TrimSpace(proxy)
 		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has %q", proxy)
@@ -380,35 +377,6 @@ func isClientURL(text string) bool {
 
 // clientURLRule explains which URLs [isClientURL] accepts.
 const clientURLRule = "must be the http or https URL of the API without a user, a query or a fragment, such as https://api.example"
-
-// parseOrigins returns the origins whose pages may call the API. It returns nil for
-// "*", which means all.
-func parseOrigins(list []string) ([]string, error) {
-	if len(list) == 1 && strings.TrimSpace(list[0]) == "*" {
-		return nil, nil
-	}
-	origins := make([]string, len(list))
-	for i, text := range list {
-		origins[i] = strings.TrimSpace(text)
-		if !isOrigin(origins[i]) {
-			return nil, fmt.Errorf("must be * alone, or list origins as browsers send them, such as https://shop.example or http://localhost:3000, but number %d is not one", i+1)
-		}
-	}
-	return origins, nil
-}
-
-// originPattern matches an Origin as browsers send it (RFC 6454, section 6.2):
-// lower case and without a path.
-var originPattern = regexp.MustCompile(`^(https?)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$`)
-
-func isOrigin(text string) bool {
-	parts := originPattern.FindStringSubmatch(text)
-	if parts == nil {
-		return false
-	}
-	scheme, port := parts[1], parts[3]
-	return scheme+port != "http:80" && scheme+port != "https:443" // browsers omit default ports
-}
 
 // isAddress reports whether text is an IP address or a network in CIDR notation.
 func isAddress(text string) bool {

@@ -69,9 +69,6 @@ func (p *program) settings(c config) []setting {
 	}
 	c.URL = cmp.Or(c.URL, defaultURL)
 	c.DirectURL = c.directURL()
-	if c.CORSOrigins == nil {
-		c.CORSOrigins = []string{"*"} // as [parseOrigins] reads it
-	}
 	c.GOGC = cmp.Or(c.GOGC, strconv.Itoa(gcPercent))
 	c.GOMEMLIMIT = cmp.Or(c.GOMEMLIMIT, fmt.Sprintf("%dMiB", memoryLimit>>20))
 	var all []setting

@@ -45,7 +45,6 @@ func TestConfig(t *testing.T) {
 		{"PETSTORE_SECRET_KEY", "", "default"},
 		{"PETSTORE_TRUSTED_PROXIES", "10.0.0.0/8,::1", "environment"},
 		{"PETSTORE_REQUEST_TIMEOUT", "6s", "default"},
-		{"PETSTORE_CORS_ORIGINS", "*", "default"},
 		{"PETSTORE_LOG_LEVEL", "warn", "environment"},
 		{"PETSTORE_LOG_FORMAT", "json", "derived"},
 		{"PETSTORE_WORKER", "true", "default"},

@@ -136,8 +136,6 @@ func TestConfigurationSentences(t *testing.T) {
 		"PETSTORE_URL=http://me:hunter2@localhost": "PETSTORE_URL must be the http or https URL of the API without a user, a query or a fragment, " +
 			"such as https://api.example",
 		"PETSTORE_BASE_URL=http://me:hunter2@localhost": "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else",
-		"PETSTORE_CORS_ORIGINS=http://me:hunter2@localhost": "PETSTORE_CORS_ORIGINS must be * alone, or list origins as browsers send them, " +
-			`such as https://shop.example or http://localhost:3000, but number 1 is not one`,
 		"DATABASE_URL=":                    "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
 		"DATABASE_URL=mysql://localhost/x": notOne,
 		url + another:                      notOne,

@@ -150,7 +150,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_ADDR=8080", "PETSTORE_ADMIN_ADDR=9090", "PETSTORE_BASE_URL=ftp://example.com/", "PETSTORE_DB_MAX_CONNS=many",
 		"PETSTORE_STARTUP_WAIT=30", "PETSTORE_MAX_BODY_BYTES=-1", "PETSTORE_MAX_HEADER_BYTES=8191", "PETSTORE_MAX_CONNECTIONS=0", "PETSTORE_REQUEST_TIMEOUT=0s",
 		"PETSTORE_SHUTDOWN_GRACE=-1s", "PETSTORE_LOG_LEVEL=loud", "PETSTORE_LOG_FORMAT=xml",
-		"PETSTORE_CORS_ORIGINS=https://shop.example/", "PETSTORE_ENFORCE_SUNSET=perhaps",
+		"PETSTORE_ENFORCE_SUNSET=perhaps",
 		"PETSTORE_DIRECT_URL=postgres://petstore:hunter2@localhost:notaport/petstore",
 		"PETSTORE_RATE_LIMIT=-1", "PETSTORE_RATE_BURST=-1", "PETSTORE_ACCOUNT_RATE_LIMIT=4000001", "PETSTORE_AUTH_FAILURE_LIMIT=1000001", "PETSTORE_TRUSTED_PROXIES=::1,proxy.example",
 		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore\n postgres://petstore:hunter2@localhost:notaport/petstore", "PETSTORE_REPLICA_MAX_LAG=0s", "PETSTORE_URL=localhost:8080",
@@ -164,7 +164,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"DATABASE_URL", "PETSTORE_DIRECT_URL", "PETSTORE_ADDR", "PETSTORE_ADMIN_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
 		"PETSTORE_MAX_HEADER_BYTES must be between 8192 and 1048576, but is 8191", "PETSTORE_MAX_CONNECTIONS must be between 1 and 1000000, but is 0",
 		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
-		"PETSTORE_CORS_ORIGINS", "PETSTORE_ENFORCE_SUNSET",
+		"PETSTORE_ENFORCE_SUNSET",
 		"PETSTORE_RATE_LIMIT", "PETSTORE_RATE_BURST", "PETSTORE_ACCOUNT_RATE_LIMIT must be between 0 and 4000000, but is 4000001", "PETSTORE_AUTH_FAILURE_LIMIT", `PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has "proxy.example"`,
 		"PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 2 is not one",
 		"PETSTORE_REPLICA_MAX_LAG must be above 0s, but is 0s",
@@ -837,29 +837,6 @@ func TestDevOpensTheReference(t *testing.T) {
 	without.expect("the browser cannot be opened")
 	if line := without.expect("listening"); strings.Contains(line, "127.0.0.1") {
 		t.Errorf("with PETSTORE_ADDR=:8080, dev does not listen on all addresses: %s", line)
-	}
-}
-
-func TestParseOrigins(t *testing.T) {
-	t.Parallel()
-	for list, want := range map[string][]string{
-		"*":                    nil,
-		"https://shop.example": {"https://shop.example"},
-		"http://localhost:3000, https://shop.example:8443,http://[::1]:8080": {"http://localhost:3000", "https://shop.example:8443", "http://[::1]:8080"},
-	} {
-		if got, err := parseOrigins(strings.Split(list, ",")); err != nil || !slices.Equal(got, want) {
-			t.Errorf("parseOrigins(%q) = %q, %v; want %q", list, got, err, want)
-		}
-	}
-	for _, list := range []string{
-		"", ",", "*,*", "*,https://shop.example", "https://shop.example,", "shop.example", "null", "https://", "https://*.example", "https://:8080",
-		"https://shop.example/", "https://shop.example/path", "https://shop.example?", "https://shop.example#x", "https://me@shop.example",
-		"https://Shop.example", "HTTPS://shop.example", "https://shop.example:443", "http://shop.example:80", "https://shop.example:", "ftp://shop.example",
-		"https://shop.example https://other.example", "https://größe.example",
-	} {
-		if got, err := parseOrigins(strings.Split(list, ",")); err == nil {
-			t.Errorf("parseOrigins(%q) = %q", list, got)
-		}
 	}
 }
 

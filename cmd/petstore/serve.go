@@ -244,7 +244,6 @@ func apiOptions(c config) api.Options {
 		BaseURL:        c.BaseURL,
 		MaxBodyBytes:   c.MaxBodyBytes,
 		RequestTimeout: c.RequestTimeout,
-		CORSOrigins:    c.CORSOrigins,
 		EnforceSunset:  c.EnforceSunset,
 		KeyLimit:       c.keyLimit(),
 		AccountLimit:   c.accountLimit(),

@@ -1,8 +1,6 @@
 package gate
 
-import (
-	"net/http"
-)
+import "net/http"
 
 // Headers that pages of other origins may send and read. The guide to requests lists them
 // under "Browsers".
@@ -22,26 +20,10 @@ const (
 	varyOfEvents = varyOfStream + ", Accept-Encoding"
 )
 
-// corsHeaders returns a function for the headers that let a page of an origin read a response
-// (https://fetch.spec.whatwg.org/#http-cors-protocol). The function returns nil if the
-// request has no Origin, or one that is not allowed. The headers never allow credentials: a
-// page sends the API key in a header that it sets itself.
-func corsHeaders(origins []string) func(origin string) http.Header {
-	allow := func(origin string) http.Header {
-		return http.Header{"Access-Control-Allow-Origin": {origin}, "Access-Control-Expose-Headers": {corsExposedHeaders}}
-	}
-	byOrigin := map[string]http.Header{}
-	for _, origin := range origins {
-		byOrigin[origin] = allow(origin)
-	}
-	all := allow("*")
-	return func(origin string) http.Header {
-		if len(origins) == 0 && origin != "" {
-			return all
-		}
-		return byOrigin[origin]
-	}
-}
+// corsHeaders let a page of any origin read a response (https://fetch.spec.whatwg.org/#http-cors-protocol).
+// They never allow credentials: a page sends the API key in a header that it sets itself.
+// Requests share them: do not modify.
+var corsHeaders = http.Header{"Access-Control-Allow-Origin": {"*"}, "Access-Control-Expose-Headers": {corsExposedHeaders}}
 
 // preflightHeaders returns the headers of the response to a preflight, besides Allow.
 func preflightHeaders(allow string) http.Header {
@@ -52,8 +34,7 @@ func preflightHeaders(allow string) http.Header {
 	}
 }
 
-// isPreflight reports whether an OPTIONS request is a preflight from an allowed origin.
-func isPreflight(r *http.Request, response http.Header) bool {
-	return r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
-		response.Get("Access-Control-Allow-Origin") != ""
+// isPreflight reports whether an OPTIONS request is a preflight.
+func isPreflight(r *http.Request) bool {
+	return r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }

@@ -53,9 +53,6 @@ type Options struct {
 	// server has sent; zero: 5 seconds.
 	StreamPause time.Duration
 
-	// CORSOrigins are the origins whose pages may call the API, in the form of the
-	// Origin header; empty: all.
-	CORSOrigins []string
 	// EnforceSunset ends deprecated operations after the day of their sunset.
 	EnforceSunset bool
 
@@ -140,25 +137,22 @@ type Gate struct {
 	patterns     map[string]string // the paths of routes by path in the syntax of gin
 	allowed      map[string]string // the headers Allow (RFC 9110, section 10.2.1) by path in the syntax of gin
 
-	// The value of the header API-Version, and more headers of responses to an origin.
-	// Requests share them: do not modify.
-	apiVersion  []string
-	corsHeaders func(origin string) http.Header
+	// The value of the header API-Version. Requests share it: do not modify.
+	apiVersion []string
 }
 
 // New returns the Gate of an API. The options must have their defaults. The error is an
 // invalid address in TrustedProxies, or a mistake in the spec.
 func New(options Options, api API) (*Gate, error) {
 	g := &Gate{
-		options:     options,
-		api:         api,
-		queries:     db.New(options.DB),
-		Limits:      newLimits(options, api.Locks),
-		uncounted:   ratelimit.New[int64](options.AccountLimit, options.Now),
-		compressor:  newCompressor(),
-		shutDown:    make(chan struct{}),
-		corsHeaders: corsHeaders(options.CORSOrigins),
-		apiVersion:  []string{api.Version},
+		options:    options,
+		api:        api,
+		queries:    db.New(options.DB),
+		Limits:     newLimits(options, api.Locks),
+		uncounted:  ratelimit.New[int64](options.AccountLimit, options.Now),
+		compressor: newCompressor(),
+		shutDown:   make(chan struct{}),
+		apiVersion: []string{api.Version},
 	}
 	g.signingKey.read = func(ctx context.Context) ([]byte, error) { return g.queries.SigningKeyGet(ctx, "cursor") }
 	g.positions.read = g.readSealer

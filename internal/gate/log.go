@@ -42,7 +42,9 @@ func (g *Gate) logRequest(c *gin.Context) {
 	header := c.Writer.Header()
 	header["X-Request-Id"] = []string{id}
 	header["Vary"], header["Api-Version"], header["X-Content-Type-Options"] = varyByOrigin, g.apiVersion, noSniff
-	maps.Copy(header, g.corsHeaders(c.GetHeader("Origin")))
+	if c.GetHeader("Origin") != "" {
+		maps.Copy(header, corsHeaders)
+	}
 	g.closeAtShutDown(c)
 
 	defer func() {

@@ -177,8 +177,8 @@ func (g *Gate) addOptions(engine *gin.Engine) {
 		preflight := preflightHeaders(allow)
 		engine.OPTIONS(path, g.handler(Route{Handle: func(c *gin.Context) error {
 			c.Header("Allow", allow)
-			if header := c.Writer.Header(); isPreflight(c.Request, header) {
-				maps.Copy(header, preflight)
+			if isPreflight(c.Request) {
+				maps.Copy(c.Writer.Header(), preflight)
 			}
 			c.Status(http.StatusNoContent)
 			return nil
