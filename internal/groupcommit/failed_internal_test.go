@@ -269,32 +269,6 @@ func TestGroupKeepsLowerTimeouts(t *testing.T) {
 	}
 }
 
-// TestGroupGivesUpTogether: if the database fails every write, a few of a group run again,
-// and all fail with its error.
-func TestGroupGivesUpTogether(t *testing.T) {
-	t.Parallel()
-	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
-	const writes = 40
-	f := newFixture(t)
-	f.exec(poison)
-	var all []*Write
-	for range writes {
-		all = append(all, send("raise 53100"))
-	}
-	failures, decided := f.together(f.Committer, all...)
-	runs := 0
-	for i, err := range failures {
-		if runs += int(decided[i]); stateOf(err) != "53100" {
-			t.Errorf("write %d: %v", i, err)
-		}
-	}
-	// Most writes share one group, but those that arrive first or last may have another.
-	const atOnce = 2 // the share of a payer
-	if most := writes + 2*(mostFailures+atOnce); runs > most {
-		t.Errorf("%d writes ran %d times, want at most %d", writes, runs, most)
-	}
-}
-
 // cutter is a connection to a client that breaks at a CommandComplete, with an error of the
 // server.
 type cutter struct {

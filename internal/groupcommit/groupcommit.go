@@ -77,9 +77,6 @@
 // because its statement took too long. Nor does a write that has waited too long for the lock of
 // a row. After a failure without neighbors, or of an own group, a store is apart for 10 s.
 //
-// If the database fails three of the writes one after the other, the rest fail with the
-// same error. So a full disk does not make a hundred transactions of one.
-//
 // If the connection breaks without an error of the server, nobody knows whether the group
 // has committed. All its writes return that error, and none runs again.
 //
@@ -138,6 +135,9 @@ var (
 	// ErrKeyReused means that the Idempotency-Key belongs to a different request.
 	ErrKeyReused = errors.New("groupcommit: the Idempotency-Key was used for another request")
 )
+
+// errAlone means that a group had no effect, and that its writes may run again alone.
+var errAlone = errors.New("groupcommit: the group has failed")
 
 // The reasons for which a group does not decide about a write.
 var (
@@ -251,7 +251,7 @@ func newWith(spares int, database *postgres.DB, locks *admission.Pool) *Committe
 	})
 	limits.Spare, limits.InputsNow = 0, nil
 	c.waiting = coalesce.New(limits, func(ctx context.Context, rows lockedRows, writes []*Write) ([]outcome, error) {
-		decided, err := c.inTurn(ctx, newState(rows.store, true), writes, nil)
+		decided, err := c.inTurn(ctx, newState(rows.store, true), writes)
 		return decided, failure(err, len(writes), true)
 	})
 	return c
@@ -262,7 +262,7 @@ func newWith(spares int, database *postgres.DB, locks *admission.Pool) *Committe
 // [account.ErrFull] or a database error. Pass a ctx that does not end with the client.
 func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, error) {
 	if w.Alone {
-		return c.alone(ctx, store, w, nil)
+		return c.alone(ctx, store, w)
 	}
 	isApart := c.apart.begin(store.AccountID)
 	defer c.apart.end(store.AccountID)
@@ -272,10 +272,9 @@ func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, erro
 		if err == nil && errors.Is(decided.err, errNotLocked) {
 			decided, err = c.waiting.Do(ctx, w.rows(store), w)
 		}
-		group, failed := errors.AsType[*groupError](err)
 		switch {
-		case failed:
-			result, err := c.alone(ctx, store, w, group)
+		case errors.Is(err, errAlone):
+			result, err := c.alone(ctx, store, w)
 			if postgres.RolledBack(err) || postgres.Unavailable(err) {
 				c.apart.keep(store.AccountID, failedFor)
 			}
@@ -283,7 +282,7 @@ func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, erro
 		case err != nil:
 			return Result{}, err
 		case errors.Is(decided.err, errSpoiled):
-			return c.alone(ctx, store, w, nil)
+			return c.alone(ctx, store, w)
 		case !errors.Is(decided.err, errTwin): // else the earlier write has committed
 			return decided.Result, decided.err
 		}
@@ -313,7 +312,7 @@ func (c *Committer) inGroup(ctx context.Context, store Store, w *Write, mayShare
 // wait for it, so it needs a place.
 func (c *Committer) runOwn(ctx context.Context, s *State, writes []*Write) (decided []outcome, err error) {
 	if c.apart.isHeld(s.store.AccountID) {
-		decided, err = c.inTurn(ctx, s, writes, nil)
+		decided, err = c.inTurn(ctx, s, writes)
 	} else {
 		decided, err = c.run(ctx, s, writes)
 	}
@@ -337,11 +336,10 @@ func (c *Committer) spans(ctx context.Context) bool {
 	return err == nil && !sharded
 }
 
-// alone runs one write in a transaction that waits for locks. It does not begin if the
-// group with which the write has failed is hopeless.
-func (c *Committer) alone(ctx context.Context, store Store, w *Write, group *groupError) (Result, error) {
+// alone runs one write in a transaction that waits for locks.
+func (c *Committer) alone(ctx context.Context, store Store, w *Write) (Result, error) {
 	return postgres.Retry(ctx, c.db, func(ctx context.Context, w *Write) (Result, error) {
-		decided, err := c.inTurn(ctx, newState(store, true), []*Write{w}, group)
+		decided, err := c.inTurn(ctx, newState(store, true), []*Write{w})
 		if err != nil && !errors.Is(err, errSpoiled) {
 			return Result{}, err
 		}
@@ -350,20 +348,12 @@ func (c *Committer) alone(ctx context.Context, store Store, w *Write, group *gro
 }
 
 // inTurn runs writes in a transaction that may wait for locks, when the payer has a place.
-// It returns an error if the group with which they have failed is hopeless by then.
-func (c *Committer) inTurn(ctx context.Context, s *State, writes []*Write, group *groupError) ([]outcome, error) {
+func (c *Committer) inTurn(ctx context.Context, s *State, writes []*Write) ([]outcome, error) {
 	if err := c.locks.Take(ctx, s.store.Payer, 1); err != nil {
 		return nil, err
 	}
 	defer c.locks.Give(s.store.Payer, 1)
-	if err := group.hopeless(); err != nil {
-		return nil, err
-	}
-	decided, err := c.run(ctx, s, writes)
-	if ctx.Err() == nil { // else the time of the request may have ended
-		group.ended(err)
-	}
-	return decided, err
+	return c.run(ctx, s, writes)
 }
 
 // run runs writes in one transaction, and returns what it decided about each.

@@ -753,7 +753,7 @@ func (s *modelState) wrongResult(w int, result outcome) string {
 // giveUp gives the writes of a group its error. They run again if [failure] allows that.
 func (m *groupModel) giveUp(s *modelState, g *modelGroup, err error) {
 	writes := m.writesOf(g)
-	_, again := errors.AsType[*groupError](failure(err, len(writes), g.kind == inWaiting))
+	again := errors.Is(failure(err, len(writes), g.kind == inWaiting), errAlone)
 	for _, w := range writes {
 		s.lanes[w] = isDone
 		if g.kind != inAlone && (again || m.mistake == runsLostAgain) {
