@@ -3,6 +3,7 @@ package api_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,6 +84,29 @@ func TestDeprecation(t *testing.T) {
 	} {
 		if said := deprecationOf(resp); len(said) > 0 {
 			t.Errorf("%s: %d has deprecation headers: %v", resp.what, resp.status, said)
+		}
+	}
+}
+
+// TestDeprecationsOfTheSpec: the spec describes each deprecation as the server reads it.
+func TestDeprecationsOfTheSpec(t *testing.T) {
+	t.Parallel()
+	spec, err := api.SpecFor("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, operation := range spec.Operations {
+		if !operation.Deprecated {
+			continue
+		}
+		since, err := time.Parse(time.DateOnly, operation.Since)
+		sunset, err2 := time.Parse(time.DateOnly, operation.Sunset)
+		if err != nil || err2 != nil || sunset.Before(since) || len(operation.Tags) == 0 {
+			t.Errorf("%s: %+v needs two days in order, and a tag for the link to the docs", name, operation)
+		}
+		target, parameter, named := strings.Cut(operation.Successor, "{")
+		if !strings.HasPrefix(target, "/") || named && (!strings.HasSuffix(parameter, "}") || !strings.Contains(name, "{"+parameter)) {
+			t.Errorf("%s: the successor %s must be a path that ends with a parameter of this path, or has none", name, operation.Successor)
 		}
 	}
 }

@@ -142,7 +142,7 @@ type Gate struct {
 }
 
 // New returns the Gate of an API. The options must have their defaults. The error is an
-// invalid address in TrustedProxies, or a mistake in the spec.
+// invalid address in TrustedProxies.
 func New(options Options, api API) (*Gate, error) {
 	g := &Gate{
 		options:    options,
@@ -157,10 +157,7 @@ func New(options Options, api API) (*Gate, error) {
 	g.signingKey.read = func(ctx context.Context) ([]byte, error) { return g.queries.SigningKeyGet(ctx, "cursor") }
 	g.positions.read = g.readSealer
 	g.routes = slices.Concat(api.Routes, g.ownRoutes(api.Spec))
-	var err error
-	if g.deprecated, err = deprecations(api.Spec.Operations, g.options.BaseURL); err != nil {
-		return nil, err
-	}
+	g.deprecated = deprecations(api.Spec.Operations, g.options.BaseURL)
 	g.engine = g.newEngine()
 	if err := g.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
 		return nil, fmt.Errorf("gate: trusted proxies: %w", err)
