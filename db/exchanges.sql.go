@@ -189,30 +189,23 @@ func (q *Queries) ExchangeLogEmpty(ctx context.Context, accountID int64) error {
 }
 
 const exchangeLogGet = `-- name: ExchangeLogGet :one
-SELECT first_number, last_number, dropped,
-       coalesce((SELECT number FROM exchanges WHERE exchanges.account_id = $1 ORDER BY number LIMIT 1), 0)::bigint AS oldest_number
+SELECT first_number, last_number, dropped
 FROM exchange_logs
-WHERE exchange_logs.account_id = $1
+WHERE account_id = $1
 `
 
 type ExchangeLogGetRow struct {
-	FirstNumber  int64
-	LastNumber   int64
-	Dropped      int64
-	OldestNumber int64
+	FirstNumber int64
+	LastNumber  int64
+	Dropped     int64
 }
 
 // Returns what the record of a sandbox should have: the exchanges from first_number on. Its oldest one
-// may have a higher number; 0: it has none.
+// may have a higher number.
 func (q *Queries) ExchangeLogGet(ctx context.Context, accountID int64) (ExchangeLogGetRow, error) {
 	row := q.db.QueryRow(ctx, exchangeLogGet, accountID)
 	var i ExchangeLogGetRow
-	err := row.Scan(
-		&i.FirstNumber,
-		&i.LastNumber,
-		&i.Dropped,
-		&i.OldestNumber,
-	)
+	err := row.Scan(&i.FirstNumber, &i.LastNumber, &i.Dropped)
 	return i, err
 }
 

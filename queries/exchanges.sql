@@ -63,11 +63,10 @@ WHERE account_id = @account_id
 
 -- name: ExchangeLogGet :one
 -- Returns what the record of a sandbox should have: the exchanges from first_number on. Its oldest one
--- may have a higher number; 0: it has none.
-SELECT first_number, last_number, dropped,
-       coalesce((SELECT number FROM exchanges WHERE exchanges.account_id = @account_id ORDER BY number LIMIT 1), 0)::bigint AS oldest_number
+-- may have a higher number.
+SELECT first_number, last_number, dropped
 FROM exchange_logs
-WHERE exchange_logs.account_id = @account_id;
+WHERE account_id = @account_id;
 
 -- name: ExchangeLogEmpty :exec
 -- Begins the record of a sandbox again. Call [ExchangesDelete] in the same transaction.

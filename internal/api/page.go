@@ -111,8 +111,6 @@ type list[Row, Item any] struct {
 	// inVain is whether find may read all rows of a filter and find none that match another.
 	// It then counts as an expensive query.
 	inVain bool
-	// looked returns how many rows find has looked through for those that it returns; nil: not many more.
-	looked func(context.Context, []Row) (int64, error)
 	// perPlace is how many of such pages share a place of [admission.Looks]; 0: each has one alone.
 	// A page takes no part of a place if more than [admission.LookParts] share it.
 	perPlace int64
@@ -184,13 +182,6 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 	}
 	if l.inVain {
 		made.Cost = gate.ExpensiveCost - 1
-	}
-	if l.looked != nil {
-		looked, err := l.looked(ctx, rows)
-		if err != nil {
-			return made, err
-		}
-		made.Cost = int(looked / rowsPerToken)
 	}
 	query := p.url.Query()
 	query.Del("cursor")

@@ -2,9 +2,7 @@ package api_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -229,49 +227,6 @@ func TestCatchingUpIsCharged(t *testing.T) {
 		read(page)
 	}
 	limited.get("/pets").want(200).wantLimit(policy, `"key";r=4;t=60`)
-}
-
-// TestRecordIsCharged checks that requests for the record of a sandbox cost tokens for the requests that
-// a filter leaves out.
-func TestRecordIsCharged(t *testing.T) {
-	t.Parallel()
-	const policy = `"key";q=20;w=20`
-	p := start(t)
-	id, _ := p.sandbox(p.accountID(), stores.SampleEmpty)
-	p.recordRequests(id, 1, 3_500)
-	p.exec("DELETE FROM exchanges WHERE account_id = $1 AND number < 600", id) // as when they are too old or too many
-	p.exec("UPDATE exchanges SET status = 404 WHERE account_id = $1 AND number IN (700, 2300)", id)
-	path := fmt.Sprintf("/sandboxes/sbx_%d/requests", id)
-	limited, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 20}, ratelimit.Limit{})
-	for _, test := range []struct {
-		query  string
-		header []string
-		cost   int
-	}{
-		{"", nil, 1},
-		{"?limit=200&status=200", nil, 1},
-		{"?operation=getPet", nil, 1 + 2},
-		{"?apiKeyId=7", []string{"Accept", "application/har+json"}, 1 + 2},
-		{"?status=404&limit=1", nil, 1 + 2}, // it looks for a second one
-		{fmt.Sprintf("?status=4xx&limit=1&before=req_%d_2300", id), nil, 1 + 1},
-		{fmt.Sprintf("?status=404&after=req_%d_2300", id), nil, 1 + 1},
-		{"?idempotencyKey=a", []string{"Prefer", "wait=1"}, 1 + 2 + 2}, // before the wait and after it
-		{"?idempotencyKey=a", []string{"Accept", "text/event-stream"}, 1 + 2},
-		{"", []string{"Accept", "text/event-stream"}, 1 + 2},
-		{"?after=latest", []string{"Accept", "text/event-stream"}, 1},
-	} {
-		if slices.Contains(test.header, "text/event-stream") {
-			stream := limited.stream(path + test.query)
-			limited.until("the stream waits", func() bool { return limited.server.WaitingForRecords() == 1 })
-			stream.body.Close()
-			limited.until("the stream has ended", func() bool { return limited.server.WaitingForRecords() == 0 })
-		} else {
-			limited.do("GET", path+test.query, nil, test.header...).want(200)
-		}
-		t.Log(test.query, test.header)
-		limited.get("/pets").want(200).wantLimit(policy, fmt.Sprintf(`"key";r=%d;t=%d`, 20-test.cost-1, test.cost+1))
-		clock.move(time.Minute)
-	}
 }
 
 // TestUsedUpFaults checks that one statement counts a request for all rules that are used up.

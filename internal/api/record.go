@@ -179,28 +179,17 @@ func (s *Server) findRecord(c *gin.Context, params *httpjson.Params, q *exchange
 	if err := params.Err(); err != nil || !q.latest {
 		return err
 	}
-	log, err := boundsOfRecord(c.Request.Context(), s.queries, q.account)
-	q.after.number = log.LastNumber
+	q.after.number, err = endOfRecord(c.Request.Context(), s.queries, q.account)
 	return err
 }
 
-// recordBounds has the numbers of the oldest and the newest request of a sandbox; 0: it has none.
-type recordBounds struct{ db.ExchangeLogGetRow }
-
-func boundsOfRecord(ctx context.Context, queries *db.Queries, account int64) (recordBounds, error) {
+// endOfRecord returns the number of the newest request of a sandbox; 0: it has sent none.
+func endOfRecord(ctx context.Context, queries *db.Queries, account int64) (int64, error) {
 	log, err := queries.ExchangeLogGet(ctx, account)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = nil
 	}
-	return recordBounds{log}, err
-}
-
-// between returns how many requests the record has from one number to another.
-func (b recordBounds) between(first, last int64) int64 {
-	if b.OldestNumber == 0 {
-		return 0
-	}
-	return max(0, min(last, b.LastNumber)-max(first, b.OldestNumber)+1)
+	return log.LastNumber, err
 }
 
 // exchangeEnds returns the numbers of the newest requests of sandboxes.
@@ -272,10 +261,7 @@ func (s *Server) recordList(p *page, q *exchangeQuery) list[db.ExchangeListRow, 
 		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
 			return s.reads.ExchangeList(ctx, q.page(p, false))
 		},
-		count: func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
-		looked: func(ctx context.Context, rows []db.ExchangeListRow) (int64, error) {
-			return s.lookedThrough(ctx, p, q, rows)
-		},
+		count:    func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
 		item:     func(row db.ExchangeListRow) recordedRequest { return recordedRequestFrom(q.account, row) },
 		cursorOf: cursorOfExchange,
 	}
@@ -291,19 +277,6 @@ func (q *exchangeQuery) page(p *page, whole bool) db.ExchangeListParams {
 		Whole: whole, AccountID: q.account, AfterNumber: q.after.number, BeforeNumber: p.after.ID, Operation: q.operation,
 		FirstStatus: q.firstStatus, LastStatus: q.lastStatus, APIKeyID: q.apiKeyID, IdempotencyKey: q.idempotencyKey, PageSize: p.queryLimit(),
 	}
-}
-
-// lookedThrough returns how many requests a page has looked through for its rows.
-func (s *Server) lookedThrough(ctx context.Context, p *page, q *exchangeQuery, rows []db.ExchangeListRow) (int64, error) {
-	if q.operation == "" && q.firstStatus == 0 && q.apiKeyID == 0 && q.idempotencyKey == "" {
-		return int64(len(rows)), nil
-	}
-	bounds, err := boundsOfRecord(ctx, s.reads, q.account)
-	oldest := q.after.number + 1
-	if len(rows) == int(p.queryLimit()) || fittingExchanges(rows) < len(rows) {
-		oldest = rows[len(rows)-1].Number
-	}
-	return bounds.between(oldest, p.after.ID-1), err
 }
 
 // count returns the parameters of the count of all pages.
@@ -328,15 +301,14 @@ func (q *exchangeQuery) next(after int64, most int32) db.ExchangesAfterParams {
 
 // laterRequests are the oldest requests after a number that match.
 type laterRequests struct {
-	rows   []db.ExchangesAfterRow
-	more   bool  // whether more may follow
-	last   int64 // the number up to which the query has looked through the record, as far as it goes
-	looked int64 // how many requests it has looked through
+	rows []db.ExchangesAfterRow
+	more bool  // whether more may follow
+	last int64 // the number up to which the query has looked through the record, as far as it goes
 }
 
 // findLater reads requests of a sandbox.
 func findLater(ctx context.Context, queries *db.Queries, params db.ExchangesAfterParams) (found laterRequests, err error) {
-	bounds, err := boundsOfRecord(ctx, queries, params.AccountID)
+	end, err := endOfRecord(ctx, queries, params.AccountID)
 	if err != nil {
 		return found, err
 	}
@@ -348,15 +320,14 @@ func findLater(ctx context.Context, queries *db.Queries, params db.ExchangesAfte
 		found.last = found.rows[n-1].Number
 	}
 	if found.more = n == int(params.PageSize); !found.more {
-		found.last = max(found.last, bounds.LastNumber)
+		found.last = max(found.last, end)
 	}
-	found.looked = bounds.between(params.AfterNumber+1, found.last)
 	return found, nil
 }
 
 // lookForLater is [findLater] for a request that waits and for a stream.
-func (s *Server) lookForLater(ctx context.Context, m *meter, params db.ExchangesAfterParams) (laterRequests, error) {
-	return look(ctx, s.looks, lookKey{m.caller.Payer(), params, admission.LookParts}, func(ctx context.Context) (laterRequests, error) {
+func (s *Server) lookForLater(ctx context.Context, payer int64, params db.ExchangesAfterParams) (laterRequests, error) {
+	return look(ctx, s.looks, lookKey{payer, params, admission.LookParts}, func(ctx context.Context) (laterRequests, error) {
 		return findLater(ctx, s.reads, params)
 	})
 }
@@ -364,7 +335,7 @@ func (s *Server) lookForLater(ctx context.Context, m *meter, params db.Exchanges
 // awaitRequest waits until the record has a request that matches, the time is over or the server
 // shuts down.
 func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Duration) error {
-	from, m := q.after.number, s.newMeter(c)
+	from, payer := q.after.number, gate.Caller(c).Payer()
 	see := func(found laterRequests, err error) (gate.Seen, error) {
 		if err != nil {
 			return gate.Seen{}, err
@@ -372,24 +343,23 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 		if len(found.rows) == 0 {
 			from = max(from, found.last) // the next look does not read these again
 		}
-		m.add(found.looked, false)
 		return gate.Seen{Newest: found.last, Found: len(found.rows) > 0}, nil
 	}
-	seen, err := see(s.lookForLater(c.Request.Context(), m, q.next(from, 1))) // as the page, if it need not wait
+	seen, err := see(s.lookForLater(c.Request.Context(), payer, q.next(from, 1))) // as the page, if it need not wait
 	if err != nil {
 		return err
 	}
 	return s.gate.Await(c, s.recordOf(c, q), wait, seen, func(ctx context.Context) (gate.Seen, error) {
-		return see(s.lookForLater(ctx, m, q.next(from, 1)))
+		return see(s.lookForLater(ctx, payer, q.next(from, 1)))
 	})
 }
 
 // streamRequests sends the requests of a sandbox as they end.
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
-	at, m := q.after.number, s.newMeter(c)
+	at, payer := q.after.number, gate.Caller(c).Payer()
 	first := gate.Part{More: true, AtOnce: q.latest, UpTo: exchangeID{q.account, q.after.number}.String()}
 	return s.gate.Stream(c, s.recordOf(c, q), first, func(ctx context.Context) (part gate.Part, err error) {
-		found, err := s.lookForLater(ctx, m, q.next(at, streamPage))
+		found, err := s.lookForLater(ctx, payer, q.next(at, streamPage))
 		if err != nil {
 			return part, err
 		}
@@ -398,7 +368,6 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 			r := recordedRequestFrom(q.account, db.ExchangeListRow(row))
 			err = errors.Join(err, part.Add(r.ID, "request", r))
 		}
-		m.add(found.looked, part.More)
 		part.Number = at
 		return part, err
 	})

@@ -20,10 +20,7 @@ func (s *Server) archive(p *page, q *exchangeQuery, scheme string) list[db.Excha
 		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
 			return s.findWhole(ctx, q.page(p, true))
 		},
-		count: func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
-		looked: func(ctx context.Context, rows []db.ExchangeListRow) (int64, error) {
-			return s.lookedThrough(ctx, p, q, rows)
-		},
+		count:       func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
 		item:        func(row db.ExchangeListRow) archived { return s.archivedFrom(q.account, row, scheme) },
 		cursorOf:    cursorOfExchange,
 		fitting:     fittingExchanges,
