@@ -158,8 +158,8 @@ func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params
 	if err != nil {
 		return err
 	}
-	if !p.counted { // once: the gate may repeat a handler that fails
-		s.gate.Limits.Charge(gate.Caller(c), made.Cost)
+	if l.inVain && !p.counted { // once: the gate may repeat a handler that fails
+		s.gate.Limits.Charge(gate.Caller(c), gate.ExpensiveCost-1)
 	}
 	made.Total = total
 	return s.gate.WritePage(c, made)
@@ -179,9 +179,6 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 	rows, err := l.find(ctx)
 	if err != nil {
 		return made, err
-	}
-	if l.inVain {
-		made.Cost = gate.ExpensiveCost - 1
 	}
 	query := p.url.Query()
 	query.Del("cursor")

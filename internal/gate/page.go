@@ -52,7 +52,6 @@ type Page struct {
 	Zipped []byte // Items as [Gate.Compress] returns them; nil: the client does not want that
 	Links  string // the header Link
 	Total  *int64 // the number of items of all pages; nil: the client does not want it
-	Cost   int    // of the query, beyond that of the request
 	// ContentType is the media type of Items; "": JSON.
 	ContentType string
 }
