@@ -14,6 +14,7 @@ import (
 	"petstore/internal/pgtest"
 	"petstore/internal/seed"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // TestRatiosOfCPU checks that each round has its own ratio of the CPU time of a request. So
@@ -72,12 +73,12 @@ func TestPlainTables(t *testing.T) {
 	t.Parallel()
 	url := newStore(t)
 	var stock, pets, entries, units, orders, indexes, newPet int
-	scan(t.Context(), url, "SELECT sum(quantity) FROM inventory JOIN accounts ON accounts.id = account_id WHERE name = $1", []any{benchAccount}, &stock)
-	execute(t.Context(), url, plainSchema)
-	scan(t.Context(), url, `
+	run.Scan(t.Context(), url, "SELECT sum(quantity) FROM inventory JOIN accounts ON accounts.id = account_id WHERE name = $1", []any{benchAccount}, &stock)
+	run.Exec(t.Context(), url, plainSchema)
+	run.Scan(t.Context(), url, `
 		SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM inventory), (SELECT sum(quantity) FROM inventory), (SELECT count(*) FROM orders),
 		       (SELECT count(*) FROM pg_indexes WHERE schemaname NOT IN ('pg_catalog', 'pg_toast'))`, nil, &pets, &entries, &units, &orders, &indexes)
-	scan(t.Context(), url, "INSERT INTO pets (name, category_id) VALUES ('Igor', 1) RETURNING id", nil, &newPet)
+	run.Scan(t.Context(), url, "INSERT INTO pets (name, category_id) VALUES ('Igor', 1) RETURNING id", nil, &newPet)
 	if pets != 3 || entries != 3 || orders != 3 || units != stock || indexes != 4 || newPet <= pets {
 		t.Errorf("%d pets, %d entries with %d units, %d orders, %d indexes, new pet %d; want 3, 3 with %d, 3, 4, above 3", pets, entries, units, orders, indexes, newPet, stock)
 	}
@@ -94,13 +95,13 @@ func TestPgbenchOrder(t *testing.T) {
 		var known bool
 		var shipDate *time.Time
 		var status *string
-		scan(t.Context(), url, strings.ReplaceAll(statement, ":pet", pet), nil, &order, &shipDate, &known, &status)
+		run.Scan(t.Context(), url, strings.ReplaceAll(statement, ":pet", pet), nil, &order, &shipDate, &known, &status)
 		if (order != 0) != want || known != want {
 			t.Errorf("pet %s: order %d, pet known: %t", pet, order, known)
 		}
 	}
 	var orders int
-	if scan(t.Context(), url, "SELECT count(*) FROM orders", nil, &orders); orders != 4 {
+	if run.Scan(t.Context(), url, "SELECT count(*) FROM orders", nil, &orders); orders != 4 {
 		t.Errorf("%d orders, want 4", orders)
 	}
 }

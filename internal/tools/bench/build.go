@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -19,6 +19,7 @@ import (
 	"petstore/internal/localpg"
 	"petstore/internal/tools/freeport"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 const (
@@ -53,7 +54,7 @@ func newBuild(ctx context.Context, pets int, dir, name, source string) *build {
 	must.OK(os.Mkdir(b.dir, 0o711))
 	b.writeFile(wrkFile, wrkScript)
 	b.writeFile(orderFile, orderScript)
-	runProgram(ctx, nil, "go", "build", "-C", source, "-buildvcs=false", "-trimpath", "-o", b.program, "./cmd/petstore")
+	run.Program(ctx, "go", "build", "-C", source, "-buildvcs=false", "-trimpath", "-o", b.program, "./cmd/petstore")
 	b.binaries = must.Get(localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), os.Stderr))
 	b.cluster = b.startPostgres(ctx, localpg.Options{Dir: b.file("postgres")})
 	must.OK(b.cluster.EnsureDatabase(ctx, "petstore"))
@@ -68,7 +69,7 @@ func newBuild(ctx context.Context, pets int, dir, name, source string) *build {
 		b.writeFile(largeAccount, keys...)
 		b.admin = b.newKey(ctx, benchAccount, "admin")
 		b.run(ctx, "seed", "--pets", strconv.Itoa(pets), "--account", benchAccount)
-		execute(ctx, b.database, "UPDATE inventory SET quantity = "+unitsInStock+"; UPDATE pets SET status = 'available' WHERE status <> 'available'")
+		run.Exec(ctx, b.database, "UPDATE inventory SET quantity = "+unitsInStock+"; UPDATE pets SET status = 'available' WHERE status <> 'available'")
 		keys = addStores(ctx, b.database, newAccounts, 1000)
 		b.writeFile(smallAccounts, keys...)
 		b.writeFile(fewAccounts, keys[:100]...)
@@ -95,14 +96,13 @@ func (b *build) startPostgres(ctx context.Context, options localpg.Options) *loc
 	}
 	cluster := must.Get(localpg.Start(ctx, options))
 	b.cleanups = append(b.cleanups, func() { _ = cluster.Stop(context.WithoutCancel(ctx)) }) // it ends with this process anyway
-	pid, _, _ := strings.Cut(string(must.Get(os.ReadFile(filepath.Join(options.Dir, "data", "postmaster.pid")))), "\n")
-	b.postgres = append(b.postgres, must.Get(strconv.Atoi(pid)))
+	b.postgres = append(b.postgres, run.Postmaster(cluster.Data()))
 	return cluster
 }
 
 // stop stops everything that the build has started.
-func (b *build) stop() {
-	b.server.stop()
+func (b *build) stop(ctx context.Context) {
+	b.server.stop(ctx)
 	for _, end := range b.cleanups {
 		end()
 	}
@@ -110,7 +110,9 @@ func (b *build) stop() {
 
 // run runs a command of the build and returns its standard output.
 func (b *build) run(ctx context.Context, args ...string) string {
-	return runProgram(ctx, []string{"DATABASE_URL=" + b.database}, b.program, args...)
+	cmd := exec.CommandContext(ctx, b.program, args...)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+b.database)
+	return run.Output(cmd)
 }
 
 func (b *build) newKey(ctx context.Context, account, scope string) string {
@@ -127,16 +129,14 @@ func (b *build) serve(ctx context.Context, extra ...string) time.Duration {
 
 // serveHTTP starts a server in this process, which ends with the build, and returns its URL.
 func (b *build) serveHTTP(ctx context.Context, handler http.Handler) string {
-	listener := listen(ctx)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: handler}
-	go func() { _ = server.Serve(listener) }() // ends with Close
-	b.cleanups = append(b.cleanups, func() { _ = server.Close() })
-	return "http://" + listener.Addr().String()
+	url, stop := run.Serve(ctx, handler)
+	b.cleanups = append(b.cleanups, stop)
+	return url
 }
 
 // start starts a command of the build that runs until it is stopped.
 func (b *build) start(ctx context.Context, command string, extra ...string) *process {
-	return start(ctx, b.program+".log", append(append([]string{"DATABASE_URL=" + b.database}, petstoreEnv...), extra...), b.program, command)
+	return start(ctx, append(append([]string{"DATABASE_URL=" + b.database}, petstoreEnv...), extra...), b.program, command)
 }
 
 // ask sends a request with a key of the large account, and returns the header and the body of
@@ -189,21 +189,8 @@ func addStores(ctx context.Context, databaseURL, statement string, number int) (
 
 // vacuum brings a database to the same state before every run, because autovacuum is off.
 func vacuum(ctx context.Context, databaseURL string) {
-	execute(ctx, databaseURL, "VACUUM (ANALYZE)")
-	execute(ctx, databaseURL, "CHECKPOINT")
-}
-
-// execute runs statements in a session of their own. Only a single one may have arguments.
-func execute(ctx context.Context, databaseURL, statements string, args ...any) {
-	conn := must.Get(pgx.Connect(ctx, databaseURL))
-	_, err := conn.Exec(ctx, statements, args...)
-	must.OK(errors.Join(err, conn.Close(ctx)))
-}
-
-// scan reads a row in a session of its own.
-func scan(ctx context.Context, databaseURL, query string, args []any, into ...any) {
-	conn := must.Get(pgx.Connect(ctx, databaseURL))
-	must.OK(errors.Join(conn.QueryRow(ctx, query, args...).Scan(into...), conn.Close(ctx)))
+	run.Exec(ctx, databaseURL, "VACUUM (ANALYZE)")
+	run.Exec(ctx, databaseURL, "CHECKPOINT")
 }
 
 // drawPages writes the file with the paths of different pages of pets.
@@ -249,4 +236,4 @@ func (b *build) beside(name string, l, other load) side {
 }
 
 // pids returns the process ids of the server, of PostgreSQL and of its replica.
-func (b *build) pids() []int { return append([]int{b.server.cmd.Process.Pid}, b.postgres...) }
+func (b *build) pids() []int { return append([]int{b.server.PID()}, b.postgres...) }

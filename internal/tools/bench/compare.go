@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 const (
@@ -109,10 +110,10 @@ func (r *report) measureRounds(ctx context.Context, all []workload) {
 func compareBuilds(ctx context.Context, r *report, present *build, dir string) {
 	source, archive := filepath.Join(dir, "source"), filepath.Join(dir, "source.tar")
 	must.OK(os.Mkdir(source, 0o700))
-	runProgram(ctx, nil, "git", "archive", "--format=tar", "--output="+archive, r.base)
-	runProgram(ctx, nil, "tar", "-xf", archive, "-C", source)
+	run.Program(ctx, "git", "archive", "--format=tar", "--output="+archive, r.base)
+	run.Program(ctx, "tar", "-xf", archive, "-C", source)
 	base := newBuild(ctx, r.pets, dir, "base", source)
-	present.cleanups = append(present.cleanups, base.stop)
+	present.cleanups = append(present.cleanups, func() { base.stop(ctx) })
 	s := present.newSink(ctx)
 	for _, b := range []*build{base, present} {
 		b.serve(ctx)

@@ -1,21 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 var (
@@ -118,7 +115,7 @@ func (b *build) wrk(ctx context.Context, baseURL string, l load, during time.Dur
 	if name, isFile := strings.CutPrefix(path, "@"); isFile {
 		path = "@" + b.file(name)
 	}
-	out := runProgram(ctx, nil, "wrk", "--threads", strconv.Itoa(min(2, l.connections)), "--connections", strconv.Itoa(l.connections),
+	out := run.Program(ctx, "wrk", "--threads", strconv.Itoa(min(2, l.connections)), "--connections", strconv.Itoa(l.connections),
 		"--duration", fmt.Sprintf("%.0fs", during.Seconds()), "--timeout", "10s", "--script", b.file(wrkFile), baseURL,
 		"--", l.kind, strconv.Itoa(cmp.Or(l.mostPets, pets)), path, b.file(callers))
 	var summary struct{ Requests, Microseconds, Failed, P50Microseconds, P99Microseconds float64 }
@@ -130,17 +127,4 @@ func (b *build) wrk(ctx context.Context, baseURL string, l load, during time.Dur
 		requests: int(summary.Requests), perSecond: summary.Requests / summary.Microseconds * 1e6,
 		p50: summary.P50Microseconds / 1000, p99: summary.P99Microseconds / 1000, failed: summary.Failed / summary.Requests,
 	}
-}
-
-// runProgram runs a program, with more environment variables, and returns its standard output
-// without the space around it.
-func runProgram(ctx context.Context, env []string, program string, args ...string) string {
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), env...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		must.OK(fmt.Errorf("%s: %w: %s%s", filepath.Base(program), err, stdout.Bytes(), stderr.Bytes()))
-	}
-	return strings.TrimSpace(stdout.String())
 }

@@ -77,7 +77,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	o, err := parseOptions(os.Args[1:])
 	if err == nil {
-		err = must.Attempt(func() { run(ctx, o, os.Stdout) })
+		err = must.Attempt(func() { execute(ctx, o, os.Stdout) })
 	}
 	stop()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
@@ -86,7 +86,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o options, out io.Writer) {
+func execute(ctx context.Context, o options, out io.Writer) {
 	began := time.Now()
 	must.Explain("install wrk, on Debian and Ubuntu with `apt-get install wrk`", func() { must.Get(exec.LookPath("wrk")) })
 	if o.swagger != "" {
@@ -97,7 +97,7 @@ func run(ctx context.Context, o options, out io.Writer) {
 	must.OK(os.Chmod(dir, 0o711)) // PostgreSQL runs as another user if this process is root
 	r := newReport(ctx, o)
 	b := newBuild(ctx, o.pets, dir, "present", ".")
-	defer b.stop()
+	defer b.stop(ctx)
 	r.machine += ", PostgreSQL " + b.binaries.Version
 	fmt.Fprintf(out, "%s\n%s\n", r.machine, r.setting)
 	switch {

@@ -16,6 +16,7 @@ import (
 
 	"petstore/internal/tools/freeport"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 const (
@@ -32,16 +33,16 @@ func compareWithOthers(ctx context.Context, r *report, b *build) {
 	s.addDatabases(ctx)
 	var times []time.Duration
 	for range 5 {
-		b.server.stop()
+		b.server.stop(ctx)
 		times = append(times, b.serve(ctx))
 	}
 	program, addr := b.file("plain"), must.Get(freeport.Addr(ctx))
-	runProgram(ctx, nil, "go", "build", "-o", program, "./internal/tools/bench/plain")
-	s.plain = start(ctx, program+".log", nil, program, addr, b.cluster.URL("plain"), strconv.Itoa(plainConns))
+	run.Program(ctx, "go", "build", "-o", program, "./internal/tools/bench/plain")
+	s.plain = start(ctx, nil, program, addr, b.cluster.URL("plain"), strconv.Itoa(plainConns))
 	s.plain.awaitReady(ctx, addr, "/pets/1")
-	b.cleanups = append(b.cleanups, s.plain.stop)
+	b.cleanups = append(b.cleanups, func() { s.plain.stop(ctx) })
 	r.measureRounds(ctx, s.workloads(ctx, r.swagger))
-	megabytes := b.server.megabytes()
+	megabytes := b.server.Memory("VmRSS") >> 20
 	memory := line{name: "memory after all rounds", ours: fmt.Sprintf("%d MB", megabytes)}.judged("under 80 MB", megabytes < 80)
 	r.others = append(r.others, s.hotLine(ctx), memory, startLine(times))
 }
@@ -166,7 +167,7 @@ var pgbenchRate = regexp.MustCompile(`tps = ([0-9.]+)`)
 
 func (s *others) onPgbench(connections int) side {
 	return side{"pgbench", func(ctx context.Context, during time.Duration) measurement {
-		out := runProgram(ctx, nil, filepath.Join(s.binaries.Dir, "pgbench"), "--no-vacuum", "--protocol=prepared", "--file="+s.file(orderFile),
+		out := run.Program(ctx, filepath.Join(s.binaries.Dir, "pgbench"), "--no-vacuum", "--protocol=prepared", "--file="+s.file(orderFile),
 			"--client="+strconv.Itoa(connections), "--jobs=2", fmt.Sprintf("--time=%.0f", during.Seconds()), "--define=pets="+strconv.Itoa(s.pets), s.cluster.URL("pgbench"))
 		found := pgbenchRate.FindStringSubmatch(out)
 		must.Hold(found != nil, "pgbench: %s", out)
@@ -192,18 +193,18 @@ var plainSchema string
 // rows or indexes of another.
 func (s *others) addDatabases(ctx context.Context) {
 	for _, name := range []string{"pgbench", "plain"} {
-		execute(ctx, s.cluster.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE petstore STRATEGY file_copy")
+		run.Exec(ctx, s.cluster.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE petstore STRATEGY file_copy")
 	}
-	execute(ctx, s.cluster.URL("plain"), plainSchema)
+	run.Exec(ctx, s.cluster.URL("plain"), plainSchema)
 	vacuum(ctx, s.cluster.URL("plain"))
-	execute(ctx, s.database, "SELECT pg_stat_reset_single_table_counters('inventory'::regclass)")
+	run.Exec(ctx, s.database, "SELECT pg_stat_reset_single_table_counters('inventory'::regclass)")
 }
 
 // hotLine returns the share of updates of inventory that were HOT, which means that they wrote
 // to no index.
 func (s *others) hotLine(ctx context.Context) line {
 	var updates, hot float64
-	scan(ctx, s.database, "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'inventory'::regclass", nil, &updates, &hot)
+	run.Scan(ctx, s.database, "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'inventory'::regclass", nil, &updates, &hot)
 	share := hot / max(1, updates)
 	return line{name: "HOT updates of inventory", ours: fmt.Sprintf("%.3f", share), other: "all updates", theirs: thousands(updates)}.judged("at least 0.95", share >= 0.95)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // report is the result of a comparison with others.
@@ -56,9 +57,9 @@ func newReport(ctx context.Context, o options) *report {
 	r := &report{options: o, machine: machine(), warnings: loadWarning()}
 	pets := thousands(float64(o.pets))
 	r.setting = fmt.Sprintf("%s, commit %s: %s pets, %s orders, 16 keys of one account, 64 connections, %d rounds of %s",
-		time.Now().UTC().Format(time.DateOnly), runProgram(ctx, nil, "git", "describe", "--always", "--dirty"), pets, pets, o.rounds, o.duration)
+		time.Now().UTC().Format(time.DateOnly), run.Program(ctx, "git", "describe", "--always", "--dirty"), pets, pets, o.rounds, o.duration)
 	if o.base != "" {
-		must.Explain("set BASE to a commit, tag or branch, such as HEAD~1", func() { r.base = runProgram(ctx, nil, "git", "rev-parse", "--verify", "--short", o.base+"^{commit}") })
+		must.Explain("set BASE to a commit, tag or branch, such as HEAD~1", func() { r.base = run.Program(ctx, "git", "rev-parse", "--verify", "--short", o.base+"^{commit}") })
 		r.setting += ", compared with commit " + r.base
 	}
 	return r

@@ -4,16 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // petstoreEnv turns everything on, with limits that are never reached. Webhooks may have URLs
@@ -23,21 +22,18 @@ var petstoreEnv = []string{
 	"PETSTORE_LOG_LEVEL=info", "PETSTORE_LOG_FORMAT=json", "PETSTORE_ADMIN_ADDR=127.0.0.1:0", "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8",
 }
 
-// process is a running program.
+// process is a running server.
 type process struct {
-	cmd *exec.Cmd
+	*run.Process
+
 	url string
 }
 
 // start starts a program with more environment variables and a log file.
-func start(ctx context.Context, logFile string, env []string, program string, args ...string) *process {
-	log := must.Get(os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))
-	defer log.Close()
-	p := &process{cmd: exec.CommandContext(ctx, program, args...)}
-	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	must.OK(p.cmd.Start())
-	return p
+func start(ctx context.Context, env []string, program string, args ...string) *process {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	return &process{Process: run.Start(cmd, program+".log")}
 }
 
 // awaitReady waits until GET path succeeds, and returns how long that took.
@@ -46,23 +42,11 @@ func (p *process) awaitReady(ctx context.Context, addr, path string) time.Durati
 	return must.Await(ctx, 30*time.Second, func() { send(ctx, http.MethodGet, p.url+path, "", "") })
 }
 
-// stop sends SIGTERM and waits for the process.
-func (p *process) stop() {
-	if p != nil {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		_ = p.cmd.Wait()
+// stop sends SIGTERM and waits for the process, if it runs.
+func (p *process) stop(ctx context.Context) {
+	if p != nil && !p.HasEnded() {
+		p.Terminate(context.WithoutCancel(ctx))
 	}
-}
-
-// megabytes returns the resident memory of the process.
-func (p *process) megabytes() int {
-	_, rest, _ := strings.Cut(readProc(fmt.Sprintf("%d/status", p.cmd.Process.Pid)), "VmRSS:")
-	return must.Get(strconv.Atoi(strings.Fields(rest)[0])) >> 10 // it is in KiB
-}
-
-func listen(ctx context.Context) net.Listener {
-	var config net.ListenConfig
-	return must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
 }
 
 // constant is a handler that returns constant bytes.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // deliveriesWithin is how long deliveries may take.
@@ -30,9 +31,9 @@ func measureWebhooks(ctx context.Context, r *report, b *build) {
 	})
 	r.addDelay(ctx, b, s, "same process", time.Second)
 	r.addDelayBesideHanging(ctx, b, s)
-	b.server.stop()
+	b.server.stop(ctx)
 	b.serve(ctx, "PETSTORE_WORKER=false")
-	defer b.start(ctx, "worker").stop()
+	defer b.start(ctx, "worker").stop(ctx)
 	r.addDelay(ctx, b, s, "another process", time.Second)
 }
 
@@ -43,7 +44,7 @@ func (b *build) deliver(name string, s *sink, hooks int) side {
 		paths := b.addWebhooks(ctx, b.admin, hooks, s.url)
 		defer b.deleteWebhooks(ctx, paths)
 		s.reset()
-		execute(ctx, b.database, addEvents, benchAccount, number/hooks)
+		run.Exec(ctx, b.database, run.AddEvents, []string{benchAccount}, number/hooks)
 		return withCPU(b.pids(), func() measurement {
 			took, _ := s.await(ctx, number)
 			must.Await(ctx, deliveriesWithin, func() {
@@ -86,19 +87,6 @@ func (b *build) deleteWebhooks(ctx context.Context, paths []string) {
 	}
 }
 
-// addEvents adds events to the feed of an account.
-const addEvents = `
-	WITH moved AS (
-		UPDATE account_state
-		SET last_sequence = last_sequence + $2::bigint, last_nonce = 1, last_event_at = statement_timestamp()
-		WHERE account_id = (SELECT id FROM accounts WHERE name = $1)
-		RETURNING account_id, last_sequence - $2::bigint AS before
-	)
-	INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
-	SELECT account_id, before + i, statement_timestamp(), 1, 'pet.updated', '/pets/' || i,
-	       json_build_object('pet', json_build_object('id', i, 'name', 'Bella the Brave', 'categoryId', 1, 'status', 'available'))
-	FROM moved, generate_series(1, $2::bigint) AS i`
-
 // addDelay places orders at a steady rate, and adds the row of the time from the commit of an
 // event to its first request.
 func (r *report) addDelay(ctx context.Context, b *build, s *sink, name string, limit time.Duration) {
@@ -130,13 +118,13 @@ func (r *report) addDelay(ctx context.Context, b *build, s *sink, name string, l
 // another account whose endpoint never responds.
 func (r *report) addDelayBesideHanging(ctx context.Context, b *build, s *sink) {
 	const other, due = "other", 10_000
-	mute := listen(ctx)
+	mute := run.Listen(ctx)
 	defer mute.Close()
 	b.addWebhooks(ctx, b.newKey(ctx, other, "admin"), 1, "http://"+mute.Addr().String())
-	execute(ctx, b.database, addEvents, other, due)
+	run.Exec(ctx, b.database, run.AddEvents, []string{other}, due)
 	must.Await(ctx, deliveriesWithin, func() {
 		var stored int
-		scan(ctx, b.database, "SELECT count(*) FROM webhook_deliveries WHERE account_id = (SELECT id FROM accounts WHERE name = $1)", []any{other}, &stored)
+		run.Scan(ctx, b.database, "SELECT count(*) FROM webhook_deliveries WHERE account_id = (SELECT id FROM accounts WHERE name = $1)", []any{other}, &stored)
 		must.Hold(stored >= due, "%d of %d deliveries are stored", stored, due)
 	})
 	r.addDelay(ctx, b, s, "10,000 due at a webhook that hangs", 2*time.Second)

@@ -10,12 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"petstore/internal/localpg"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // restoredBackups is row 50: a database is dumped and archived while clients change 26 stores.
@@ -122,10 +122,10 @@ func (c *client) readFeed(ctx context.Context) (events []feedEvent) {
 type archive struct {
 	*database
 
-	fixture *fixture
-	scripts string // folder of the files of deploy/backup for pgBackRest, with the paths of the row
-	user    *syscall.Credential
-	stop    func() // stops pg_receivewal
+	fixture  *fixture
+	scripts  string // folder of the files of deploy/backup for pgBackRest, with the paths of the row
+	user     *syscall.Credential
+	receiver *run.Process // pg_receivewal
 }
 
 // openArchive starts the database and makes a full backup.
@@ -167,11 +167,9 @@ func (b *archive) receive(ctx context.Context, folder string) {
 	folder = filepath.Join(b.scripts, folder)
 	b.mkdir(folder)
 	receive := []string{filepath.Join(b.fixture.postgres.Dir, "pg_receivewal"), "--directory=" + folder, "--slot=petstore", "--dbname=" + b.URL("")}
-	must.OK(b.command(ctx, append(receive, "--create-slot", "--if-not-exists")...).Run())
-	receiver := b.command(ctx, append(receive, "--synchronous")...)
-	must.OK(receiver.Start())
-	b.stop = sync.OnceFunc(func() { _ = receiver.Process.Kill(); _ = receiver.Wait() })
-	b.fixture.cleanup(b.stop)
+	run.Output(b.command(ctx, append(receive, "--create-slot", "--if-not-exists")...))
+	b.receiver = run.Start(b.command(ctx, append(receive, "--synchronous")...), "")
+	b.fixture.cleanup(b.receiver.Kill)
 	b.configure(ctx, "synchronous_standby_names", "pg_receivewal")
 }
 
@@ -201,15 +199,13 @@ func (b *archive) command(ctx context.Context, args ...string) *exec.Cmd {
 // backrest runs a command of pgBackRest.
 func (b *archive) backrest(ctx context.Context, args ...string) {
 	all := append([]string{"pgbackrest", "--config=" + b.scripts + "/pgbackrest.conf", "--stanza=petstore"}, args...)
-	if output, err := b.command(ctx, all...).CombinedOutput(); err != nil {
-		must.OK(fmt.Errorf("pgbackrest %s: %w: %s", args[0], err, output))
-	}
+	run.Output(b.command(ctx, all...))
 }
 
 // restore deletes the data and restores the backup in their place. It then starts the server, which
 // replays the WAL up to the target in args. Commits wait for nobody, as docs/backup.md says.
 func (b *archive) restore(ctx context.Context, args ...string) {
-	b.stop()
+	b.receiver.Kill()
 	must.OK(b.Stop(ctx))
 	data := filepath.Join(b.options.Dir, "data")
 	must.OK(os.RemoveAll(data))
@@ -244,7 +240,5 @@ func (f *fixture) script(ctx context.Context, script string, db *database, args 
 	}
 	cmd := exec.CommandContext(ctx, script, args...)
 	cmd.Env = append([]string{"OWNER_URL=" + db.url(), "PATH=" + programs + ":" + f.postgres.Dir + ":" + os.Getenv("PATH")}, extra...)
-	if output, err := cmd.CombinedOutput(); err != nil {
-		must.OK(fmt.Errorf("%s: %w: %s", script, err, output))
-	}
+	run.Output(cmd)
 }

@@ -15,6 +15,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // durable are the settings that crash safety depends on. localpg turns them off by default
@@ -36,7 +37,7 @@ func (f *fixture) startDatabase(ctx context.Context, dir string, settings map[st
 	}
 	must.OK(os.MkdirAll(dir, 0o711))
 	if seed := filepath.Join(f.templateDir(), "pg", "data"); f.dir != f.templateDir() {
-		prepare(func() { must.OK(command(ctx, "cp", "-a", seed, filepath.Join(dir, "data"))) })
+		prepare(func() { run.Program(ctx, "cp", "-a", seed, filepath.Join(dir, "data")) })
 	}
 	merged := maps.Clone(durable)
 	maps.Copy(merged, settings)
@@ -68,9 +69,7 @@ func (d *database) urlOf(role string) string {
 
 // processes returns the process ids of the server: the postmaster first, then its children.
 func (d *database) processes() []int {
-	content := must.Get(os.ReadFile(filepath.Join(d.options.Dir, "data", "postmaster.pid")))
-	line, _, _ := strings.Cut(string(content), "\n")
-	all := []int{must.Get(strconv.Atoi(line))}
+	all := []int{run.Postmaster(d.Data())}
 	children := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", all[0])))
 	for field := range strings.FieldsSeq(string(children)) {
 		all = append(all, must.Get(strconv.Atoi(field)))
@@ -88,24 +87,17 @@ func (d *database) signal(signal syscall.Signal) {
 	}
 }
 
-// exec runs a statement on its own connection.
-func (d *database) exec(ctx context.Context, sql string) { d.execIn(ctx, databaseName, sql) }
-
-// execIn runs a statement in another database of the cluster.
-func (d *database) execIn(ctx context.Context, name, sql string) {
-	conn := must.Get(pgx.Connect(ctx, d.URL(name)))
-	defer conn.Close(ctx)
-	must.Get(conn.Exec(ctx, sql))
+// exec runs statements, of which only a single one may have arguments.
+func (d *database) exec(ctx context.Context, sql string, arguments ...any) {
+	run.Exec(ctx, d.url(), sql, arguments...)
 }
 
-// read reads one row on its own connection.
+// read reads one row.
 func (d *database) read(ctx context.Context, sql string, arguments []any, into ...any) {
-	conn := must.Get(pgx.Connect(ctx, d.url()))
-	defer conn.Close(ctx)
-	must.OK(conn.QueryRow(ctx, sql, arguments...).Scan(into...))
+	run.Scan(ctx, d.url(), sql, arguments, into...)
 }
 
-// count reads a number on its own connection.
+// count reads a number.
 func (d *database) count(ctx context.Context, sql string, arguments ...any) (count int) {
 	d.read(ctx, sql, arguments, &count)
 	return count

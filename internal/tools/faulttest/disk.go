@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // diskFails is row 9: no acknowledged order is lost when the disk is full or fsync fails.
@@ -29,11 +30,11 @@ func diskFails(ctx context.Context, f *fixture) string {
 	}
 	disk := filepath.Join(f.dir, "disk")
 	must.OK(os.Mkdir(disk, 0o711))
-	must.OK(command(ctx, "mount", "-t", "tmpfs", "-o", "size=192m,mode=0711", "petstore", disk))
+	run.Program(ctx, "mount", "-t", "tmpfs", "-o", "size=192m,mode=0711", "petstore", disk)
 	f.cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
-		_ = command(ctx, "cp", filepath.Join(disk, "pg", "postgres.log"), f.dir) // fails if the server has not started
-		_ = command(ctx, "umount", "--lazy", disk)                               // a failure only costs memory
+		_ = exec.CommandContext(ctx, "cp", filepath.Join(disk, "pg", "postgres.log"), f.dir).Run() // fails if the server has not started
+		_ = exec.CommandContext(ctx, "umount", "--lazy", disk).Run()                               // a failure only costs memory
 	})
 	db := f.startDatabase(ctx, filepath.Join(disk, "pg"), map[string]string{"max_wal_size": "64MB", "min_wal_size": "32MB"})
 	s := f.openWith(ctx, db, db.url())

@@ -43,7 +43,7 @@ func failover(signal syscall.Signal, limit time.Duration) func(context.Context, 
 		back := time.Since(stopped)
 		sleep(ctx, time.Second)
 		l := w.finish()
-		must.Hold(s.api.cmd.ProcessState == nil, "the service has ended")
+		must.Hold(!s.api.process.HasEnded(), "the service has ended")
 		s.awaitDelivered(ctx, delivered-time.Since(stopped))
 		all := time.Since(stopped)
 		s.checkWriters(ctx, l)

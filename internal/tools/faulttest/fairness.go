@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -26,23 +25,21 @@ func webhookFairness(ctx context.Context, f *fixture) string {
 	const due, undispatched, during = 10_000, 50_000, 6 * time.Second
 	s := f.open(ctx, allowLoopback)
 	mute, slowURL, healthy := s.listenSlow(ctx, time.Hour), s.listenSlow(ctx, 14*time.Second), s.listenSlow(ctx, 0)
-	hanging := tenant{"hanging", 1, mute}
-	backlog := []tenant{{"backlog 1", 1, healthy}, {"backlog 2", 1, healthy}}
-	var slow []tenant
-	for i := range 6 {
-		slow = append(slow, tenant{fmt.Sprintf("slow %d", i), 20, []string{mute, slowURL}[i%2]})
-	}
-	s.db.addTenants(ctx, slices.Concat(slow, backlog, []tenant{hanging})...)
+	backlog, unanswered, slow := numbered("backlog", 2), numbered("unanswered", 3), numbered("slow", 3)
+	s.db.addAccounts(ctx, mute, 1, "hanging")
+	s.db.addAccounts(ctx, healthy, 1, backlog...)
+	s.db.addAccounts(ctx, mute, 20, unanswered...)
+	s.db.addAccounts(ctx, slowURL, 20, slow...)
 	r := s.receive(ctx, nil)
-	s.db.addEvents(ctx, due, hanging)
-	s.db.awaitPending(ctx, due, due, hanging)
+	s.db.addEvents(ctx, due, "hanging")
+	s.db.awaitPending(ctx, due, due, "hanging")
 	var figures []string
 	for _, phase := range []struct {
 		what    string
 		disturb func()
 	}{
 		{"beside an endpoint that hangs", func() {}},
-		{"beside slow endpoints", func() { s.db.addEvents(ctx, 10, slow...) }},
+		{"beside slow endpoints", func() { s.db.addEvents(ctx, 10, append(unanswered, slow...)...) }},
 		{"beside events to dispatch", func() { s.db.addEvents(ctx, undispatched, backlog...) }},
 	} {
 		must.Explain(phase.what, func() {
@@ -52,13 +49,21 @@ func webhookFairness(ctx context.Context, f *fixture) string {
 	return strings.Join(figures, "; ")
 }
 
+// numbered returns names of accounts.
+func numbered(name string, count int) (names []string) {
+	for i := range count {
+		names = append(names, fmt.Sprint(name, " ", i))
+	}
+	return names
+}
+
 // awaitPending waits until accounts have a number of pending deliveries.
-func (d *database) awaitPending(ctx context.Context, least, most int, tenants ...tenant) {
+func (d *database) awaitPending(ctx context.Context, least, most int, accounts ...string) {
 	must.Await(ctx, 20*time.Second, func() {
-		pending := d.count(ctx, fmt.Sprintf(`
+		pending := d.count(ctx, `
 			SELECT count(*)
 			FROM webhook_deliveries
-			WHERE status = 'pending' AND account_id IN (SELECT id FROM accounts WHERE name IN ('%s'))`, names(tenants)))
+			WHERE status = 'pending' AND account_id IN (SELECT id FROM accounts WHERE name = ANY ($1::text[]))`, accounts)
 		must.Hold(pending >= least && pending <= most, "%d deliveries are pending", pending)
 	})
 }
@@ -100,13 +105,10 @@ func webhookBacklog(ctx context.Context, f *fixture) string {
 	db := f.startDatabase(ctx, "", nil)
 	var arrived atomic.Int64
 	url := f.listen(ctx, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived.Add(1) }))
-	tenants := make([]tenant, accounts)
-	for i := range tenants {
-		tenants[i] = tenant{fmt.Sprintf("backlog %d", i), hooks, url}
-	}
-	db.addTenants(ctx, tenants...)
-	db.addEvents(ctx, each, tenants...)
-	db.addDeliveries(ctx, tenants...)
+	backlog := numbered("backlog", accounts)
+	db.addAccounts(ctx, url, hooks, backlog...)
+	db.addEvents(ctx, each, backlog...)
+	db.addDeliveries(ctx, backlog...)
 	release := db.holdLock(ctx, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM accounts")
 	defer release()
 	began := time.Now()
@@ -121,6 +123,6 @@ func webhookBacklog(ctx context.Context, f *fixture) string {
 	took := time.Since(began)
 	figures := fmt.Sprintf("%d deliveries in %s, %.0f a second, beside an old snapshot; another account: %s", all, round(took), all/took.Seconds(), others)
 	must.Hold(all/took.Seconds() >= leastRate, "%s", figures)
-	db.awaitPending(ctx, 0, 0, tenants...)
+	db.awaitPending(ctx, 0, 0, backlog...)
 	return figures
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 const (
@@ -31,7 +32,7 @@ func killedImport(ctx context.Context, f *fixture) string {
 	before := s.db.count(ctx, imported)
 	i.write()
 	for kill := range importKills {
-		i.start(ctx)
+		i.process = run.Start(i.command(ctx), "")
 		i.awaitRows(ctx, 200+rand.N(1000))
 		switch kill % 3 {
 		case 1:
@@ -45,7 +46,8 @@ func killedImport(ctx context.Context, f *fixture) string {
 			s.awaitWorking(ctx, 5*time.Second)
 		}
 		i.awaitRows(ctx, rand.N(200))
-		must.Hold(i.kill(), "the import ended before kill %d", kill+1)
+		i.process.Kill()
+		must.Hold(!i.process.ProcessState.Exited(), "the import ended before kill %d", kill+1)
 	}
 	known := i.accepted()
 	s.withKey(i.key).want(ctx, 200, "GET", "/account", "")
@@ -66,8 +68,7 @@ type importer struct {
 	*deployment
 
 	key, file string
-	cmd       *exec.Cmd
-	ended     chan struct{}
+	process   *run.Process
 }
 
 // write writes the file.
@@ -89,23 +90,6 @@ func (i *importer) command(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, i.program.binary, "import", i.file, "--json", "--errors", i.file+".errors")
 	cmd.Env = []string{"PETSTORE_URL=" + i.base, "PETSTORE_API_KEY=" + i.key, "HOME=" + i.dir, "TMPDIR=" + i.dir}
 	return cmd
-}
-
-// start begins or continues the import.
-func (i *importer) start(ctx context.Context) {
-	i.cmd, i.ended = i.command(ctx), make(chan struct{})
-	must.OK(i.cmd.Start())
-	go func() {
-		_ = i.cmd.Wait() // ProcessState holds the exit code
-		close(i.ended)
-	}()
-}
-
-// kill kills the import, and reports whether it was still in progress.
-func (i *importer) kill() bool {
-	_ = i.cmd.Process.Kill() // it may have ended
-	<-i.ended
-	return !i.cmd.ProcessState.Exited()
 }
 
 // accepted returns the ids of the rows in the journal, by the line.

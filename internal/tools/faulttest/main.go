@@ -67,7 +67,7 @@ var rows = []row{
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
+	err := execute(ctx, os.Args[1:], os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "faulttest: %v\n", err)
@@ -85,8 +85,8 @@ Usage:
 Flags:
 `
 
-// run runs the program. The error names the rows that failed, or says why no row could run.
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+// execute runs the program. The error names the rows that failed, or says why no row could run.
+func execute(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("faulttest", flag.ContinueOnError)
 	numbers := flags.String("rows", "", "run only the rows with these `numbers`, such as 5,7 (default all)")
 	faults := flags.Bool("faults", false, "plant the faults of these rows one after the other; the rows must detect them")

@@ -52,7 +52,7 @@ func majorUpgrade(ctx context.Context, f *fixture) string {
 	m.acknowledged = load.finish()
 	m.acknowledged.wantOnly(http.StatusCreated)
 	sandbox.want(ctx, http.StatusOK, "GET", "/pets", "")
-	must.Hold(s.api.terminate(ctx) == 0, "the service failed")
+	must.Hold(s.api.process.Terminate(ctx) == 0, "the service failed")
 	f.script(ctx, "deploy/backup/cutover.sh", old, nil, "NEW_URL="+replicated.url(), "PETSTORE_SERVING_ROLE="+servingRole)
 	const recorded = "SELECT max(last_number) FROM exchange_logs"
 	was, is := old.count(ctx, recorded), replicated.count(ctx, recorded)

@@ -91,7 +91,7 @@ func (s *deployment) shutDownSilently(ctx context.Context, grace time.Duration, 
 	}
 	sleep(ctx, 300*time.Millisecond)
 	began := time.Now()
-	code := s.api.terminate(ctx)
+	code := s.api.process.Terminate(ctx)
 	took := time.Since(began)
 	must.Hold(took <= grace && code == wantCode, "with %q: exit code %d after %s; want %d within %s", request, code, round(took), wantCode, grace)
 	return took

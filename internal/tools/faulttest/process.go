@@ -20,7 +20,7 @@ func restartEach(ctx context.Context, instances [2]*service, rounds int) {
 	for range rounds {
 		for _, instance := range instances {
 			sleep(ctx, pause)
-			code := instance.terminate(ctx)
+			code := instance.process.Terminate(ctx)
 			must.Hold(code == 0, "SIGTERM: exit code %d", code)
 			instance.start()
 			instance.awaitReady(ctx, readyWithin)

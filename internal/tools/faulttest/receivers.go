@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // allowLoopback lets webhooks have http URLs on this machine.
@@ -52,12 +52,9 @@ func (s *deployment) receive(ctx context.Context, respond http.HandlerFunc, type
 
 // listen starts an HTTP server on a free port, which ends with the row. It returns its URL.
 func (f *fixture) listen(ctx context.Context, handler http.Handler) string {
-	var config net.ListenConfig
-	listener := must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: requestTimeout}
-	go func() { _ = server.Serve(listener) }() // ends with Close
-	f.cleanup(func() { _ = server.Close() })
-	return "http://" + listener.Addr().String()
+	url, stop := run.Serve(ctx, handler)
+	f.cleanup(stop)
+	return url
 }
 
 // listenSlow starts an HTTP server that responds after a time.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // fullRecord is row 51: sandboxes send 1,000 requests a second. None is dropped from the record, and
@@ -138,14 +139,14 @@ func (r *recorded) fullBuffer(ctx context.Context) string {
 
 // databaseAway sends requests while the database refuses connections, and afterwards.
 func (r *recorded) databaseAway(ctx context.Context) {
-	r.db.execIn(ctx, "postgres", "ALTER DATABASE petstore ALLOW_CONNECTIONS false")
-	r.db.execIn(ctx, "postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'petstore%'")
+	run.Exec(ctx, r.db.URL("postgres"), "ALTER DATABASE petstore ALLOW_CONNECTIONS false")
+	run.Exec(ctx, r.db.URL("postgres"), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'petstore%'")
 	for range 20 {
 		resp := must.Get(r.sandboxes[0].do(ctx, "GET", "/pets", ""))
 		must.Hold(resp.status == http.StatusServiceUnavailable && resp.took < responseLimit, "without a database: %s after %s", resp, resp.took)
 		r.sent.Add(1)
 	}
-	r.db.execIn(ctx, "postgres", "ALTER DATABASE petstore ALLOW_CONNECTIONS true")
+	run.Exec(ctx, r.db.URL("postgres"), "ALTER DATABASE petstore ALLOW_CONNECTIONS true")
 	must.Await(ctx, 5*time.Second, func() {
 		resp := must.Get(r.sandboxes[0].do(ctx, "GET", "/pets", ""))
 		r.sent.Add(1)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,25 +9,24 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"petstore/internal/tools/freeport"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 // service is a process of the program under test, and a client of it.
 type service struct {
 	*client
 	fixture *fixture
+	process *run.Process
 	binary  string
 	command string // serve or worker
 	addr    string // of the API
 	admin   string // of the metrics
 	dbURL   string
 	extra   []string // more environment variables
-	cmd     *exec.Cmd
-	ended   chan struct{} // closed when the process has ended
 }
 
 // environment is the configuration of the program. It has no rate limits, because all
@@ -50,11 +48,7 @@ func (f *fixture) runCommand(ctx context.Context, db *database, args ...string) 
 func runBinary(ctx context.Context, binary string, environ []string, args ...string) string {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = environ
-	output, err := cmd.Output()
-	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
-		err = fmt.Errorf("petstore %s: %w: %s", strings.Join(args, " "), err, failed.Stderr)
-	}
-	return strings.TrimSpace(string(must.Get(output, err)))
+	return run.Output(cmd)
 }
 
 // newKey creates an API key.
@@ -74,8 +68,8 @@ func (f *fixture) serve(ctx context.Context, dbURL string, extra ...string) *ser
 func (f *fixture) run(ctx context.Context, command, binary, dbURL string, extra ...string) *service {
 	s := &service{fixture: f, command: command, binary: binary, dbURL: dbURL, extra: extra, addr: freeAddr(ctx), admin: freeAddr(ctx)}
 	s.client = &client{base: "http://" + s.addr, key: f.key}
-	f.cleanup(s.kill)
 	s.start()
+	f.cleanup(s.kill)
 	return s
 }
 
@@ -88,18 +82,9 @@ func freeAddr(ctx context.Context) (addr string) {
 // start starts the process, or restarts it after it has ended.
 func (s *service) start() {
 	_, port, _ := strings.Cut(s.addr, ":")
-	log := must.Get(os.OpenFile(filepath.Join(s.fixture.dir, "petstore-"+port+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))
-	defer log.Close()
-	s.cmd = exec.Command(s.binary, s.command) //nolint:noctx // it ends with the row
-	s.cmd.Env = append(environment(s.dbURL, s.addr, s.admin), s.extra...)
-	s.cmd.Stdout, s.cmd.Stderr = log, log
-	must.OK(s.cmd.Start())
-	ended := make(chan struct{})
-	s.ended = ended
-	go func(cmd *exec.Cmd) {
-		_ = cmd.Wait() // ProcessState holds the exit code
-		close(ended)
-	}(s.cmd)
+	cmd := exec.Command(s.binary, s.command) //nolint:noctx // it ends with the row
+	cmd.Env = append(environment(s.dbURL, s.addr, s.admin), s.extra...)
+	s.process = run.Start(cmd, filepath.Join(s.fixture.dir, "petstore-"+port+".log"))
 }
 
 // restart starts the process again after it has ended, and waits until it is ready.
@@ -116,27 +101,7 @@ func (s *service) awaitReady(ctx context.Context, limit time.Duration) {
 }
 
 // kill kills the process with SIGKILL.
-func (s *service) kill() {
-	if s.cmd == nil || s.cmd.Process == nil {
-		return
-	}
-	_ = s.cmd.Process.Kill() // it may have ended
-	<-s.ended
-}
-
-// signal sends a signal to the process.
-func (s *service) signal(signal syscall.Signal) { must.OK(s.cmd.Process.Signal(signal)) }
-
-// terminate sends SIGTERM, waits for the process and returns its exit code.
-func (s *service) terminate(ctx context.Context) int {
-	s.signal(syscall.SIGTERM)
-	select {
-	case <-s.ended:
-	case <-ctx.Done():
-		must.OK(fmt.Errorf("the service has not exited: %w", context.Cause(ctx)))
-	}
-	return s.cmd.ProcessState.ExitCode()
-}
+func (s *service) kill() { s.process.Kill() }
 
 // metrics returns the metrics of the process.
 func (s *service) metrics(ctx context.Context) string {
@@ -145,12 +110,8 @@ func (s *service) metrics(ctx context.Context) string {
 
 // descriptors counts the open files and sockets of the process.
 func (s *service) descriptors() int {
-	return len(must.Get(os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))))
+	return len(must.Get(os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.process.PID()))))
 }
 
 // peakMemory returns the largest resident size of the process so far, in bytes.
-func (s *service) peakMemory() int64 {
-	status := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid)))
-	_, peak, _ := strings.Cut(string(status), "VmHWM:")
-	return must.Get(strconv.ParseInt(strings.Fields(peak)[0], 10, 64)) << 10
-}
+func (s *service) peakMemory() int64 { return s.process.Memory("VmHWM") }

@@ -59,21 +59,13 @@ func (h *heavyPayer) prepare(ctx context.Context, sandboxes int) {
 	for i := range sandboxes { // each costs ten of the 100 requests of a key
 		h.sandboxes = append(h.sandboxes, h.withKey(h.own[i%keysOfAccount].create(ctx, "/sandboxes", `{}`)))
 	}
-	h.db.exec(ctx, fmt.Sprintf(`
-		UPDATE accounts
-		SET name = 'heavy sandbox ' || id
-		WHERE parent_id IS NOT NULL;
-
-		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, unsettled_after)
-		SELECT s.account_id, 'wh_' || md5(random()::text), '%s', '{*}', '\x00'::bytea || 'a key of at least 24 bytes'::bytea, s.last_sequence, NULL
-		FROM accounts AS a
-		JOIN account_state AS s ON s.account_id = a.id, generate_series(1, %d)
-		WHERE a.parent_id IS NOT NULL`, h.listenSlow(ctx, wait), hooks))
-	var names string
-	h.db.read(ctx, "SELECT string_agg(name, ''', ''') FROM accounts WHERE parent_id IS NOT NULL", nil, &names)
-	h.db.addEvents(ctx, events, tenant{name: "heavy"})
+	h.db.exec(ctx, "UPDATE accounts SET name = 'heavy sandbox ' || id WHERE parent_id IS NOT NULL")
+	var names []string
+	h.db.read(ctx, "SELECT array_agg(name) FROM accounts WHERE parent_id IS NOT NULL", nil, &names)
+	h.db.addWebhooks(ctx, h.listenSlow(ctx, wait), hooks, names...)
+	h.db.addEvents(ctx, events, "heavy")
 	h.db.addMessages(ctx, maxPage, "heavy")
-	h.db.addEvents(ctx, due, tenant{name: names})
+	h.db.addEvents(ctx, due, names...)
 }
 
 // work starts all kinds of work at once.

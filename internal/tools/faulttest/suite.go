@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 const (
@@ -93,7 +93,7 @@ func (p program) goCommand(ctx context.Context, args ...string) error {
 	if err := os.WriteFile(list, encoded, 0o600); err != nil {
 		return err
 	}
-	return command(ctx, "go", append(args, "-overlay", list, "./cmd/petstore")...)
+	return must.Attempt(func() { run.Program(ctx, "go", append(args, "-overlay", list, "./cmd/petstore")...) })
 }
 
 // templateDir is the folder of the cluster that rows copy.
@@ -211,11 +211,3 @@ func prepare(do func()) {
 type skipError string
 
 func (e skipError) Error() string { return string(e) }
-
-// command runs a program.
-func command(ctx context.Context, name string, args ...string) error {
-	if output, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, output)
-	}
-	return nil
-}

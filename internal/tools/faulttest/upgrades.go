@@ -21,6 +21,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 const (
@@ -115,14 +116,14 @@ func (f *fixture) released(ctx context.Context) program {
 		return old
 	}
 	commit := strings.TrimSpace(string(must.Get(os.ReadFile(lastRelease))))
-	if err := command(ctx, "git", "cat-file", "-e", commit+"^{commit}"); err != nil {
+	if must.Attempt(func() { run.Program(ctx, "git", "cat-file", "-e", commit+"^{commit}") }) != nil {
 		must.OK(skipError(fmt.Sprintf("git does not find the commit %s of the last release (%s); run git fetch --unshallow in a clone", commit, lastRelease)))
 	}
 	source, archive := filepath.Join(f.dir, "released"), filepath.Join(f.dir, "released.tar")
 	must.OK(os.Mkdir(source, 0o700))
-	must.OK(command(ctx, "git", "archive", "--output", archive, commit))
-	must.OK(command(ctx, "tar", "-xf", archive, "-C", source))
-	must.OK(command(ctx, "go", "-C", source, "build", "-trimpath", "-o", old.binary, "./cmd/petstore"))
+	run.Program(ctx, "git", "archive", "--output", archive, commit)
+	run.Program(ctx, "tar", "-xf", archive, "-C", source)
+	run.Program(ctx, "go", "-C", source, "build", "-trimpath", "-o", old.binary, "./cmd/petstore")
 	must.OK(os.RemoveAll(source))
 	return old
 }
@@ -183,7 +184,7 @@ func (u *upgraded) phase(ctx context.Context, name string, do func()) {
 // replace shuts an instance down, and starts another program in its place.
 func (u *upgraded) replace(ctx context.Context, number int, binary string) {
 	began, instance := time.Now(), u.instances[number]
-	code := instance.terminate(ctx)
+	code := instance.process.Terminate(ctx)
 	must.Hold(code == 0, "SIGTERM: exit code %d", code)
 	instance.binary = binary
 	instance.restart(ctx)

@@ -32,9 +32,9 @@ func workersKilled(ctx context.Context, f *fixture) string {
 	stores := spread(4, storesWithReceiver)
 	w := startLoad(ctx, len(stores), func(number int) (response, error) { return s.makeEvent(ctx, s.api.store(stores[number]), number) })
 	s.killWorkers(ctx, worker, kills, pause)
-	worker.signal(syscall.SIGSTOP) // it does not notice that time passes
+	worker.process.Signal(syscall.SIGSTOP) // it does not notice that time passes
 	sleep(ctx, stopped)
-	worker.signal(syscall.SIGCONT)
+	worker.process.Signal(syscall.SIGCONT)
 	sleep(ctx, time.Second)
 	l := w.finish()
 	l.wantOnly(noResponse, http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusServiceUnavailable)
