@@ -31,8 +31,8 @@ func restoredBackups(ctx context.Context, f *fixture) string {
 	for store := range before {
 		before[store] = s.api.store(store).readStore(ctx)
 	}
-	changes := &storeChanges{instances: [2]*service{s.api, s.api}, stores: spread(12, 2*smallStores), placed: map[int][]string{}}
-	load := startLoad(ctx, len(changes.stores), func(number int) (response, error) { return changes.make(ctx, number) })
+	shoppers := s.newShoppers(spread(12, 2*smallStores))
+	load := startShoppers(ctx, shoppers, func(_ int, do func(*client) (response, error)) (response, error) { return do(s.client) })
 	sleep(ctx, pause)
 	dump := filepath.Join(f.dir, "petstore.dump")
 	f.script(ctx, "deploy/backup/dump.sh", b.database, []string{dump})
@@ -59,7 +59,7 @@ func restoredBackups(ctx context.Context, f *fixture) string {
 	b.restore(ctx, "--type=time", "--target="+point, "--target-action=promote")
 	f.runCommand(ctx, b.database, "after-restore")
 	b.receive(ctx, "received-again") // writes wait until it runs
-	events := f.checkRestored(ctx, restored{b.database, b.url()}, before, changes.placed)
+	events := f.checkRestored(ctx, restored{b.database, b.url()}, before, shoppers)
 
 	other := f.startEmpty(ctx, localpg.Options{Binaries: f.postgres, Dir: filepath.Join(f.dir, "other"), Disposable: true})
 	f.restoreDump(ctx, other, dump)
@@ -70,7 +70,7 @@ func restoredBackups(ctx context.Context, f *fixture) string {
 		len(acknowledged.placed), round(took), events, dumped)
 }
 
-// unchangedPet is a pet that [storeChanges] does not change.
+// unchangedPet is a pet that the shoppers do not change.
 const unchangedPet = pets
 
 // restored is a database that was restored, and the URL that the service uses.
@@ -82,13 +82,13 @@ type restored struct {
 
 // checkRestored starts the service on a database that was restored to an earlier point. It fails the row
 // unless the feeds make the lists, and the acknowledged orders are there. It returns the number of events.
-func (f *fixture) checkRestored(ctx context.Context, db restored, before []storeCopy, placed map[int][]string) (events int) {
+func (f *fixture) checkRestored(ctx context.Context, db restored, before []storeCopy, shoppers []*shopper) (events int) {
 	s := f.openWith(ctx, db.database, db.serviceURL)
 	defer s.api.kill()
 	for store := range s.keys {
 		c := s.api.store(store)
 		feed := c.readFeed(ctx)
-		c.compareStore(ctx, before[store], placed[store], []*subscriber{{events: feed}})
+		c.compareStore(ctx, before[store], ordersOf(shoppers, c.key), []*subscriber{{events: feed}})
 		checkNumbers(feed)
 		events += len(feed)
 	}

@@ -5,11 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"petstore/internal/tools/must"
@@ -27,15 +24,17 @@ func feedReplay(ctx context.Context, f *fixture) string {
 	for store := range feeds {
 		feeds[store] = instances[1].store(store).follow(ctx, instances[0].store(store), instances[1].store(store))
 	}
-	changes := &storeChanges{instances: instances, stores: spread(clients, 2*smallStores), placed: map[int][]string{}}
-	w := startLoad(ctx, len(changes.stores), func(number int) (response, error) { return changes.make(ctx, number) })
-	s.killBoth(ctx, kills, pause)
+	shoppers := s.newShoppers(spread(clients, 2*smallStores))
+	w := startShoppers(ctx, shoppers, func(number int, do func(*client) (response, error)) (response, error) {
+		return do(instances[number%2].client)
+	})
+	s.killInTurn(ctx, kills, pause, s.api)
 	l := w.finish()
 	l.wantOnly(noResponse, http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent,
 		http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable)
 	events := 0
 	for store, feed := range feeds {
-		events += feed.check(ctx, changes.placed[store])
+		events += feed.check(ctx, ordersOf(shoppers, s.keys[store]))
 	}
 	return fmt.Sprintf("%d events of %d stores without a gap, the copies equal the stores: %s; %s", events, len(feeds), l.summary(), s.checkStores(ctx))
 }
@@ -66,78 +65,6 @@ func (f *followedFeed) check(ctx context.Context, acknowledged []string) int {
 	f.end()
 	f.reader.compareStore(ctx, f.before, acknowledged, f.subscribers)
 	return len(f.subscribers[0].events)
-}
-
-// killBoth kills the first instance several times, and PostgreSQL once, and restarts them.
-func (s *deployment) killBoth(ctx context.Context, kills int, pause time.Duration) {
-	for kill := range kills {
-		sleep(ctx, pause)
-		s.api.kill()
-		if kill == kills/2 {
-			s.db.signal(syscall.SIGKILL)
-			s.db.start(ctx)
-		}
-		s.api.restart(ctx)
-	}
-	sleep(ctx, pause)
-}
-
-// storeChanges are random changes to stores of the template.
-type storeChanges struct {
-	instances [2]*service
-	stores    []int // of the clients
-
-	mu     sync.Mutex
-	placed map[int][]string // the paths of acknowledged orders, by store
-}
-
-// make makes a change at the instance of a client. It returns the response to its first
-// request.
-func (s *storeChanges) make(ctx context.Context, number int) (response, error) {
-	const fewPets, fewUnits = 8, 5
-	store := s.stores[number]
-	c, pet, name := s.instances[number%len(s.instances)].store(store), 1+rand.N(fewPets), fmt.Sprintf("%016x", rand.Uint64())
-	switch rand.N(9) {
-	case 0:
-		return c.do(ctx, "POST", "/categories", fmt.Sprintf(`{"name": %q}`, name))
-	case 1:
-		made, err := c.do(ctx, "POST", "/pets", fmt.Sprintf(`{"name": %q, "categoryId": 1}`, name))
-		if err == nil && made.status == http.StatusCreated {
-			_, _ = c.do(ctx, "DELETE", made.location(), "") // the instance may be killed meanwhile
-		}
-		return made, err
-	case 2:
-		return c.do(ctx, "PATCH", fmt.Sprintf("/pets/%d", pet), fmt.Sprintf(`{"name": %q}`, name))
-	case 3:
-		status := []string{"available", "pending", "sold"}[rand.N(3)]
-		return c.do(ctx, "PATCH", fmt.Sprintf("/pets/%d", pet), fmt.Sprintf(`{"status": %q}`, status))
-	case 4:
-		return c.do(ctx, "PUT", fmt.Sprintf("/store/inventory/%d", pet), fmt.Sprintf(`{"quantity": %d}`, rand.N(fewUnits)))
-	case 5:
-		return c.do(ctx, "POST", "/messages", fmt.Sprintf(`{"message": %q}`, name))
-	case 6:
-		return c.do(ctx, "PATCH", "/categories/1", fmt.Sprintf(`{"description": %q}`, name))
-	}
-	return s.order(ctx, c, store, pet)
-}
-
-// order orders a pet, and completes or cancels some orders.
-func (s *storeChanges) order(ctx context.Context, c *client, store, pet int) (response, error) {
-	placed, err := c.order(ctx, pet)
-	if err != nil || placed.status != http.StatusCreated {
-		return placed, err
-	}
-	path := placed.location()
-	s.mu.Lock()
-	s.placed[store] = append(s.placed[store], path)
-	s.mu.Unlock()
-	switch rand.N(3) { // the instance may be killed meanwhile
-	case 0:
-		_, _ = c.do(ctx, "DELETE", path, "")
-	case 1:
-		_, _ = c.do(ctx, "PATCH", path, `{"complete": true}`)
-	}
-	return placed, nil
 }
 
 // storeCopy has the representations of a store by list and id.

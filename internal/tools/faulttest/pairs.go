@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"sync/atomic"
 
 	"petstore/internal/tools/must"
@@ -45,21 +44,16 @@ func newPairs(instances [2]*service, clients int) *pairs {
 // run has the clients make pairs until they have made that many in total. It fails the row
 // if one of them fails, for example because of a stale read.
 func (p *pairs) run(ctx context.Context, count int) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	until := p.done.Load() + int64(count)
-	var group sync.WaitGroup
+	var calls []func(context.Context)
 	for _, c := range p.clients {
-		group.Go(func() {
+		calls = append(calls, func(ctx context.Context) {
 			for p.done.Load() < until && ctx.Err() == nil {
-				if err := must.Attempt(func() { c.pair(ctx) }); err != nil {
-					cancel(err) // the first one counts
-				}
+				c.pair(ctx)
 			}
 		})
 	}
-	group.Wait()
-	must.OK(context.Cause(ctx))
+	must.Together(ctx, calls...)
 }
 
 // errUnacknowledged ends a pair whose write was not acknowledged.

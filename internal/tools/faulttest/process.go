@@ -29,6 +29,21 @@ func restartEach(ctx context.Context, instances [2]*service, rounds int) {
 	sleep(ctx, pause)
 }
 
+// killInTurn kills processes by turns, and PostgreSQL once, and restarts them.
+func (s *deployment) killInTurn(ctx context.Context, kills int, pause time.Duration, processes ...*service) {
+	for kill := range kills {
+		sleep(ctx, pause)
+		process := processes[kill%len(processes)]
+		process.kill()
+		if kill == kills/2 {
+			s.db.signal(syscall.SIGKILL)
+			s.db.start(ctx)
+		}
+		process.restart(ctx)
+	}
+	sleep(ctx, pause)
+}
+
 // balancer spreads requests over two instances.
 type balancer struct {
 	instances [2]*service

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -20,7 +17,7 @@ import (
 // replicaReads is row 36: a read with a consistency token shows the write of the token,
 // whichever instance and replica serve it. The replicas lag up to a second, are killed,
 // restarted and frozen, and one is promoted after the primary was killed. A walk over
-// pages with consistency=eventual never goes back in time. In a second deployment, a
+// pages with consistency=eventual never goes back in time, as [forkSearch] finds out. In a second deployment, a
 // replica stays on the timeline of the former primary, ahead of the new one.
 func replicaReads(ctx context.Context, f *fixture) string {
 	const clients, fresh, lagging = 24, 2000, 10_000
@@ -102,37 +99,27 @@ func (r *replicated) countReads(ctx context.Context) (replicas, all float64) {
 	return replicas, all
 }
 
-// lag makes pairs and walks while the replicas lag, and are killed and frozen by turns.
+// lag makes pairs, and searches forks of walks, while the replicas lag, and are killed and frozen by turns.
 func (r *replicated) lag(ctx context.Context, p *pairs, count int) (walks int) {
 	for i, delay := range []string{"1s", "300ms"} {
 		r.standbys[i].delay(ctx, delay)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var group sync.WaitGroup
-	meanwhile := func(run func(context.Context)) {
-		group.Go(func() {
-			for ctx.Err() == nil {
-				if err := must.Attempt(func() { run(ctx) }); err != nil {
-					cancel(err)
-				}
+	s := &forkSearch{replicated: r}
+	beside, stop := context.WithCancel(ctx)
+	must.Together(ctx,
+		func(ctx context.Context) {
+			defer stop()
+			p.run(ctx, count)
+		},
+		func(context.Context) { s.search(beside, "consistency=eventual") },
+		func(ctx context.Context) {
+			for beside.Err() == nil {
+				r.disturb(ctx)
 			}
 		})
-	}
-	marks := 0
-	meanwhile(func(ctx context.Context) { marks++; r.mark(ctx, marks) })
-	meanwhile(func(ctx context.Context) { walks++; r.walkMarks(ctx) })
-	meanwhile(r.disturb)
-	cancel(cmp.Or(must.Attempt(func() { p.run(ctx, count) }), errLagEnded)) // unless something else has failed
-	group.Wait()
-	if cause := context.Cause(ctx); !errors.Is(cause, errLagEnded) {
-		must.OK(cause)
-	}
-	return walks
+	s.check(ctx)
+	return len(s.seen)
 }
-
-// errLagEnded ends what runs beside the pairs.
-var errLagEnded = errors.New("the pairs are done")
 
 // disturb kills and restarts one standby and freezes the other, and the reverse. One of
 // them always acknowledges commits.
@@ -156,41 +143,6 @@ func (r *replicated) awaitStandbys(ctx context.Context) {
 		following := r.db.count(ctx, "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")
 		must.Hold(following >= len(r.standbys), "%d of %d standbys receive WAL", following, len(r.standbys))
 	})
-}
-
-// Pets that no pair uses: on the first and on the last page of a walk.
-const firstMarked, lastMarked = 1, pets
-
-// mark renames the pet of the last page, then the pet of the first page. So a walk that
-// shows a mark on the first page must show it, or a later one, on the last page.
-func (r *replicated) mark(ctx context.Context, number int) {
-	for _, pet := range []int{lastMarked, firstMarked} {
-		resp, err := r.instances[0].do(ctx, "PATCH", fmt.Sprint("/pets/", pet), fmt.Sprintf(`{"name": "mark %09d"}`, number))
-		if err != nil || resp.status != http.StatusOK {
-			sleep(ctx, loadPause)
-			return // the next mark is a later one
-		}
-	}
-}
-
-// walkMarks walks over the pets with consistency=eventual, at both instances by turns.
-func (r *replicated) walkMarks(ctx context.Context) {
-	marks := map[int64]string{}
-	pages := 0
-	for target := "/pets?sort=id&limit=10"; target != ""; pages++ {
-		resp, err := r.instances[pages%2].do(ctx, "GET", target, "", "Prefer", "consistency=eventual")
-		if err != nil || resp.status == http.StatusServiceUnavailable {
-			return // the next walk may succeed
-		}
-		for _, pet := range decode[[]listedPet](resp.check(http.StatusOK)) {
-			if name, marked := strings.CutPrefix(pet.Name, "mark "); marked {
-				marks[pet.ID] = name
-			}
-		}
-		target = resp.next()
-	}
-	must.Hold(marks[firstMarked] <= marks[lastMarked],
-		"a walk went back in time: the first of %d pages has mark %s, the last has mark %s", pages, marks[firstMarked], marks[lastMarked])
 }
 
 // failOver kills the primary during pairs and promotes the standby that received more. The

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -143,18 +142,16 @@ func (u *upgraded) start(ctx context.Context) {
 		if number%4 == 0 {
 			key = u.sandbox
 		}
-		u.shoppers = append(u.shoppers, &shopper{key: key, pets: u.stock(ctx, key)})
+		u.shoppers = append(u.shoppers, &shopper{key: key, pets: u.stock(ctx, key), plenty: true})
 	}
 	for _, key := range []string{u.key(), u.sandbox} {
 		u.feeds = append(u.feeds, u.withKey(key).follow(ctx, u.instances[0].withKey(key), u.instances[1].withKey(key)))
 	}
 	balancer, stop := newBalancer(ctx, u.instances)
 	u.stop = stop
-	u.load = startLoad(ctx, clients, func(number int) (response, error) {
+	u.load = startShoppers(ctx, u.shoppers, func(number int, do func(*client) (response, error)) (response, error) {
 		sleep(ctx, during)
-		return u.shoppers[number].request(ctx, func(send func(*client) (response, error)) (response, error) {
-			return balancer.send(number%2 == 0, send)
-		})
+		return balancer.send(number%2 == 0, do)
 	})
 }
 
@@ -262,62 +259,11 @@ func (u *upgraded) finish(ctx context.Context) (events int) {
 	u.load.finish()
 	u.stop()
 	u.awaitDelivered(ctx, 30*time.Second)
-	acknowledged := map[string][]string{}
-	for _, s := range u.shoppers {
-		acknowledged[s.key] = append(acknowledged[s.key], s.placed...)
-	}
 	for i, key := range []string{u.key(), u.sandbox} {
-		must.Hold(len(acknowledged[key]) > 0, "no orders in store %d", i)
-		events += u.feeds[i].check(ctx, acknowledged[key])
+		acknowledged := ordersOf(u.shoppers, key)
+		must.Hold(len(acknowledged) > 0, "no orders in store %d", i)
+		events += u.feeds[i].check(ctx, acknowledged)
 	}
 	u.checkDeliveries(ctx, badReceivers{all: []*receiver{u.webhook}})
 	return events
-}
-
-// shopper is a client that uses a store in every way. All its requests succeed.
-type shopper struct {
-	key    string
-	pets   []int64
-	placed []string // the paths of all its orders
-	open   []string // the orders that it has not cancelled or completed
-}
-
-// request sends a random request.
-func (s *shopper) request(ctx context.Context, send func(func(*client) (response, error)) (response, error)) (response, error) {
-	pet, name := s.pets[rand.N(len(s.pets))], fmt.Sprintf("%016x", rand.Uint64())
-	do := func(method, target, body string) (response, error) {
-		return send(func(c *client) (response, error) { return c.withKey(s.key).do(ctx, method, target, body) })
-	}
-	kind := rand.N(12)
-	if len(s.open) > 0 && kind < 2 {
-		path := s.open[0]
-		s.open = slices.Delete(s.open, 0, 1)
-		if kind == 0 {
-			return do("DELETE", path, "")
-		}
-		return do("PATCH", path, `{"complete": true}`)
-	}
-	switch kind {
-	case 2:
-		return do("GET", fmt.Sprintf("/store/inventory/%d", pet), "")
-	case 3:
-		return do("GET", "/pets?status=available&limit=20", "")
-	case 4:
-		return do("GET", "/store/orders?limit=20", "")
-	case 5:
-		return do("PATCH", fmt.Sprintf("/pets/%d", pet), fmt.Sprintf(`{"name": %q}`, name))
-	case 6:
-		return do("POST", "/pets", fmt.Sprintf(`{"name": %q, "categoryId": 1}`, name))
-	case 7:
-		return do("PUT", fmt.Sprintf("/store/inventory/%d", pet), fmt.Sprintf(`{"quantity": %d}`, stockOfPet-rand.N(1000)))
-	case 8:
-		return do("POST", "/messages", `{"message": "hello"}`)
-	case 9:
-		return do("POST", "/categories", fmt.Sprintf(`{"name": %q}`, name))
-	}
-	resp, err := do("POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, pet))
-	if err == nil && resp.status == http.StatusCreated {
-		s.placed, s.open = append(s.placed, resp.location()), append(s.open, resp.location())
-	}
-	return resp, err
 }

@@ -31,7 +31,8 @@ func workersKilled(ctx context.Context, f *fixture) string {
 	go s.repeatSoon(repeating)
 	stores := spread(4, storesWithReceiver)
 	w := startLoad(ctx, len(stores), func(number int) (response, error) { return s.makeEvent(ctx, s.api.store(stores[number]), number) })
-	s.killWorkers(ctx, worker, kills, pause)
+	s.killInTurn(ctx, kills, pause, s.api, worker)
+	s.awaitWorking(ctx, 5*time.Second)
 	worker.process.Signal(syscall.SIGSTOP) // it does not notice that time passes
 	sleep(ctx, stopped)
 	worker.process.Signal(syscall.SIGCONT)
@@ -125,23 +126,6 @@ func (s *deployment) repeatSoon(ctx context.Context) {
 			s.db.exec(ctx, "UPDATE webhook_deliveries SET next_attempt_at = statement_timestamp() WHERE status = 'pending' AND next_attempt_at > statement_timestamp() + interval '1 second'")
 		})
 	}
-}
-
-// killWorkers kills the service and the worker in turn, and PostgreSQL once, and restarts
-// them.
-func (s *deployment) killWorkers(ctx context.Context, worker *service, kills int, pause time.Duration) {
-	for kill := range kills {
-		sleep(ctx, pause)
-		process := []*service{s.api, worker}[kill%2]
-		process.kill()
-		if kill == kills/2 {
-			s.db.signal(syscall.SIGKILL)
-			s.db.start(ctx)
-		}
-		process.start()
-	}
-	sleep(ctx, pause)
-	s.awaitWorking(ctx, 5*time.Second)
 }
 
 // awaitDelivered waits until no delivery is pending, except those to some webhooks, and all

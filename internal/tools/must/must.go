@@ -76,6 +76,19 @@ func Parallel(count int, do func(number int)) {
 	OK(errors.Join(failures...))
 }
 
+// Together calls functions at the same time, and waits for all calls. The first failure ends their
+// context, and Together fails with it.
+func Together(ctx context.Context, calls ...func(context.Context)) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	Parallel(len(calls), func(number int) {
+		if err := Attempt(func() { calls[number](ctx) }); err != nil {
+			cancel(err)
+		}
+	})
+	OK(context.Cause(ctx))
+}
+
 // Await repeats a function until it does not fail, and returns how long that took. It fails
 // if that takes longer than the limit.
 func Await(ctx context.Context, limit time.Duration, do func()) time.Duration {
