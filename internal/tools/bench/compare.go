@@ -35,7 +35,6 @@ type workload struct {
 	perSecond   float64 // requests per second of Petstore, not a ratio
 	p99AtMost   float64
 	cpuAtMost   float64 // CPU time per request; the line has no rate
-	chart       bool    // whether the chart shows the workload
 }
 
 // result is a workload and its measurements.

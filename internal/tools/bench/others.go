@@ -67,15 +67,15 @@ func (s *others) workloads(ctx context.Context, swagger string) []workload {
 	few, many := smallBesideLarge()
 	one := load{kind: "petById", connections: 1}
 	all := []workload{
-		withPlain(randomOrders, workload{atLeast: 2.5, p99AtMost: 0.6, chart: true}),
+		withPlain(randomOrders, workload{atLeast: 2.5, p99AtMost: 0.6}),
 		{name: randomOrders, ours: s.ours(randomOrders), other: s.onPgbench(64), atLeast: 1.3},
 		{name: keyedOrders, ours: s.ours(keyedOrders), other: s.side("without keys", loadOf(randomOrders)), atLeast: 0.8},
-		withPlain(flashSale, workload{atLeast: 8, chart: true}),
-		withPlain(createPets, workload{atLeast: 2.4, chart: true}),
-		withPlain(readPets, workload{atLeast: 1.4, p99AtMost: 1, chart: true}),
+		withPlain(flashSale, workload{atLeast: 8}),
+		withPlain(createPets, workload{atLeast: 2.4}),
+		withPlain(readPets, workload{atLeast: 1.4, p99AtMost: 1}),
 		withPlain(readPets+", 16 connections", workload{atLeast: 1.1}),
 		{name: readPets, ours: s.ours(readPets), other: s.on("HTTP limit", s.serveHTTP(ctx, http.HandlerFunc(constant)), loadOf(readPets)), atLeast: 0.45},
-		withPlain(differentPages, workload{atLeast: 1.2, chart: true}),
+		withPlain(differentPages, workload{atLeast: 1.2}),
 		withPlain(onePage, workload{}),
 		{
 			name: fmt.Sprintf("GET /pets, page %s by name, %s bytes", thousands(float64(deep+1)), thousands(float64(sizes[deep]))),

@@ -188,7 +188,6 @@ func (r *report) print(out io.Writer) {
 // markdown returns the part of docs/performance.md that the report replaces.
 func (r *report) markdown() string {
 	var text strings.Builder
-	text.WriteString("![" + chartTitle + "](performance.svg)\n\n")
 	for i, l := range append([]line{columns}, r.lines()...) {
 		row := "| " + strings.Join(l.cells(), " | ") + " |\n"
 		text.WriteString(strings.ReplaceAll(row, "  ", " ")) // of empty cells
@@ -212,7 +211,6 @@ const (
 // write writes the report to the documents in a folder.
 func (r *report) write(root string) {
 	editFile(filepath.Join(root, "docs", "performance.md"), r.replacePart)
-	must.OK(os.WriteFile(filepath.Join(root, "docs", "performance.svg"), r.chart(), 0o644))
 	editFile(filepath.Join(root, "README.md"), r.replaceFigures)
 }
 
