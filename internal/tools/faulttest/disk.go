@@ -38,17 +38,16 @@ func diskFails(ctx context.Context, f *fixture) string {
 	})
 	db := f.startDatabase(ctx, filepath.Join(disk, "pg"), map[string]string{"max_wal_size": "64MB", "min_wal_size": "32MB"})
 	s := f.openWith(ctx, db, db.url())
-	return s.diskFull(ctx, disk) + "; " + s.fsyncFails(ctx, strace)
+	full := s.failDisk(ctx, "disk full", func() { s.fillDisk(ctx, filepath.Join(disk, "ballast")) })
+	failing := s.failDisk(ctx, "fsync failing", func() { s.failSync(ctx, strace) })
+	return full + "; " + failing
 }
 
 // recoveryLimit is how long orders may fail after the disk has recovered.
 const recoveryLimit = 10 * time.Second
 
-// diskFull fills the disk under writers until orders fail, then makes room again.
-func (s *deployment) diskFull(ctx context.Context, disk string) string {
-	w := s.startWriters(ctx, 16)
-	sleep(ctx, 500*time.Millisecond)
-	file := filepath.Join(disk, "ballast")
+// fillDisk fills the disk until orders fail, then makes room again.
+func (s *deployment) fillDisk(ctx context.Context, file string) {
 	ballast := must.Get(os.Create(file))
 	defer ballast.Close()
 	_, err := io.Copy(ballast, must.Get(os.Open("/dev/zero")))
@@ -56,13 +55,10 @@ func (s *deployment) diskFull(ctx context.Context, disk string) string {
 	must.Await(ctx, 15*time.Second, func() { must.Get(s.order(ctx, pets)).check(http.StatusServiceUnavailable) })
 	sleep(ctx, time.Second)
 	must.OK(errors.Join(ballast.Close(), os.Remove(file)))
-	return s.awaitRecovery(ctx, w, "disk full")
 }
 
-// fsyncFails makes every fsync of the server fail under writers for 1.5 seconds.
-func (s *deployment) fsyncFails(ctx context.Context, strace string) string {
-	w := s.startWriters(ctx, 16)
-	sleep(ctx, 500*time.Millisecond)
+// failSync makes every fsync of the server fail for 1.5 seconds.
+func (s *deployment) failSync(ctx context.Context, strace string) {
 	args := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:error=EIO"}
 	for _, pid := range s.db.processes() {
 		args = append(args, "-p", strconv.Itoa(pid))
@@ -72,12 +68,14 @@ func (s *deployment) fsyncFails(ctx context.Context, strace string) string {
 	sleep(ctx, 1500*time.Millisecond)
 	_ = faults.Process.Signal(syscall.SIGINT) // fails if the server and strace have ended
 	_ = faults.Wait()
-	return s.awaitRecovery(ctx, w, "fsync failing")
 }
 
-// awaitRecovery waits until orders succeed, restarts PostgreSQL if it has ended, and checks
-// the responses to the writers.
-func (s *deployment) awaitRecovery(ctx context.Context, w *load, what string) string {
+// failDisk lets the disk fail under writers. It waits until orders succeed, restarts PostgreSQL if
+// it has ended, and checks the responses to the writers.
+func (s *deployment) failDisk(ctx context.Context, what string, fail func()) string {
+	w := s.startWriters(ctx, 16)
+	sleep(ctx, 500*time.Millisecond)
+	fail()
 	restarted := ""
 	back := must.Await(ctx, recoveryLimit, func() {
 		select {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"petstore/internal/tools/must"
 )
 
@@ -110,12 +112,18 @@ func holdOpen(ctx context.Context, conn net.Conn, text []byte) {
 	tcp, ok := conn.(syscall.Conn)
 	must.Hold(ok, "not a socket")
 	socket := must.Get(tcp.SyscallConn())
-	for closed := false; !closed && ctx.Err() == nil; sleep(ctx, time.Second) {
+	for closed := 0; closed == 0 && ctx.Err() == nil; sleep(ctx, time.Second) {
 		var failed error
-		must.OK(socket.Control(func(fd uintptr) { closed, failed = isClosed(int(fd)) }))
+		must.OK(socket.Control(func(fd uintptr) {
+			closed, failed = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: pollRDHUP}}, 0) //nolint:gosec // a descriptor is an int32
+		}))
 		must.OK(failed)
 	}
 }
+
+// pollRDHUP is the event that the other side has closed the connection, even if there are data to
+// read (poll(2)). Only Linux has it.
+const pollRDHUP = 0x2000
 
 // measureOthers measures others for some time. They send requests with a key on a kept
 // connection and on new ones, and health checks without a key. It returns their response

@@ -4,7 +4,6 @@ package secretscan
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"net/url"
@@ -20,9 +19,9 @@ const Shortest = 16
 // concurrent use.
 type Secrets struct {
 	mu        sync.RWMutex
-	secrets   map[string]bool            // all that were learned
-	fragments map[[Shortest]byte]string  // to the name of the secret
-	parts     [1 << partBits / 64]uint64 // of fragments: a set of hashes
+	secrets   map[string]bool           // all that were learned
+	fragments map[[Shortest]byte]string // to the name of the secret
+	parts     map[[partSize]byte]bool   // of fragments
 }
 
 // Every fragment in a text has a part that begins at a multiple of stride. A scan examines only
@@ -30,15 +29,7 @@ type Secrets struct {
 const (
 	stride   = Shortest - partSize + 1
 	partSize = 8
-	partBits = 24
 )
-
-// bit returns the place of the part at the beginning of a text in the set of parts.
-func bit[T string | []byte](text T) (word int, mask uint64) {
-	const multiplier = 0x9e3779b97f4a7c15 // spreads the bytes over all bits (Knuth, TAOCP 6.4)
-	hash := binary.LittleEndian.Uint64([]byte(text[:partSize])) * multiplier >> (64 - partBits)
-	return int(hash / 64), 1 << (hash % 64)
-}
 
 // Learn adds a secret under a name that is safe to print. A scan also finds the
 // secret in hexadecimal, in base64 at any offset, and URL-encoded.
@@ -46,7 +37,7 @@ func (s *Secrets) Learn(name, secret string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.secrets == nil {
-		s.secrets, s.fragments = map[string]bool{}, map[[Shortest]byte]string{}
+		s.secrets, s.fragments, s.parts = map[string]bool{}, map[[Shortest]byte]string{}, map[[partSize]byte]bool{}
 	}
 	if len(secret) < Shortest || s.secrets[secret] {
 		return
@@ -66,8 +57,7 @@ func (s *Secrets) Learn(name, secret string) {
 			if fragment := [Shortest]byte([]byte(form[i : i+Shortest])); isVaried(fragment) {
 				s.fragments[fragment] = name
 				for part := range stride {
-					word, mask := bit(fragment[part:])
-					s.parts[word] |= mask
+					s.parts[[partSize]byte(fragment[part:])] = true
 				}
 			}
 		}
@@ -105,7 +95,7 @@ func (s *Secrets) In(text string) []string {
 	var found []string
 	seen := map[string]bool{}
 	for i := 0; i+partSize <= len(text); i += stride {
-		if word, mask := bit(text[i:]); s.parts[word]&mask == 0 {
+		if !s.parts[[partSize]byte([]byte(text[i:i+partSize]))] {
 			continue
 		}
 		for from := max(0, i-stride+1); from <= i && from+Shortest <= len(text); from++ {
