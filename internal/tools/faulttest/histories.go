@@ -2,15 +2,20 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 
+	"petstore/internal/stock"
 	"petstore/internal/tools/must"
 )
 
@@ -150,3 +155,154 @@ func (h *history) check(stock int) string {
 	must.Hold(verdict == porcupine.Ok, "%s: porcupine did not decide within %s whether they are linearizable", figures, checking)
 	return figures + ", linearizable"
 }
+
+// petStep is an operation on a pet of a store, and petView what the client sees of it.
+type (
+	petName struct{ store, pet int }
+	petStep struct {
+		petName
+
+		kind     string
+		quantity int          // for restock
+		status   stock.Status // for setStatus
+		order    int64        // for complete and cancel, an order of one unit
+	}
+	petView struct {
+		item    stockItem // for read and restock
+		placed  int64     // for buy, the order; the model does not know the ids
+		refusal string    // the error code of a 409
+		// unknown means that the step may have taken effect, may do so later, or never.
+		unknown bool
+	}
+)
+
+// stepKinds are drawn at random, so buy is the most frequent kind. A client without an
+// open order buys instead of the last two.
+var stepKinds = []string{"buy", "buy", "buy", "read", "restock", "setStatus", "complete", "cancel"}
+
+// stepStatuses are drawn at random.
+var stepStatuses = []stock.Status{stock.Available, stock.Pending, stock.Sold}
+
+// visitor is a client of two instances that remembers its open orders. Only the visitor
+// that placed an order completes or cancels it, and at most once.
+type visitor struct {
+	id        int
+	instances [2]*service
+	open      map[petName][]int64 // orders
+}
+
+// randomStep draws a step. A step that completes or cancels an order uses it up.
+func (v *visitor) randomStep(pet petName) petStep {
+	const fewUnits = 4
+	did := petStep{
+		petName: pet, kind: stepKinds[rand.N(len(stepKinds))],
+		quantity: rand.N(fewUnits), status: stepStatuses[rand.N(len(stepStatuses))],
+	}
+	if did.kind == "complete" || did.kind == "cancel" {
+		open := v.open[pet]
+		if len(open) == 0 {
+			did.kind = "buy"
+			return did
+		}
+		did.order, v.open[pet] = open[0], open[1:]
+	}
+	return did
+}
+
+// step does one step at an instance. sent is false if the connection was refused.
+func (v *visitor) step(ctx context.Context, instance int, did petStep) (saw petView, sent bool) {
+	resp, err := v.instances[instance].store(did.store).send(ctx, did)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return saw, false
+	case err != nil || resp.status == http.StatusServiceUnavailable:
+		saw.unknown = true
+	case resp.status == http.StatusConflict:
+		saw.refusal = resp.code()
+	case resp.status == http.StatusCreated && did.kind == "buy":
+		saw.placed = decode[order](resp).ID
+		v.open[did.petName] = append(v.open[did.petName], saw.placed)
+	case resp.status == http.StatusOK && (did.kind == "read" || did.kind == "restock"):
+		saw.item = decode[stockItem](resp)
+	case resp.status == http.StatusOK && did.kind != "cancel", resp.status == http.StatusNoContent && did.kind == "cancel":
+	default:
+		must.Hold(false, "%s of %v: %s", did.kind, did.petName, resp)
+	}
+	return saw, true
+}
+
+// send sends the request of a step.
+func (c *client) send(ctx context.Context, did petStep) (response, error) {
+	item, order := fmt.Sprintf("/store/inventory/%d", did.pet), fmt.Sprintf("/store/orders/%d", did.order)
+	switch did.kind {
+	case "read":
+		return c.do(ctx, "GET", item, "")
+	case "restock":
+		return c.do(ctx, "PUT", item, fmt.Sprintf(`{"quantity": %d}`, did.quantity))
+	case "setStatus":
+		return c.do(ctx, "PATCH", fmt.Sprintf("/pets/%d", did.pet), fmt.Sprintf(`{"status": %q}`, did.status))
+	case "complete":
+		return c.do(ctx, "PATCH", order, `{"complete": true}`)
+	case "cancel":
+		return c.do(ctx, "DELETE", order, "")
+	default:
+		return c.order(ctx, did.pet)
+	}
+}
+
+// petModel models a pet with that many units in stock at first. Its rules come from
+// [stock.State], which the server uses too. So the checker does not test the rules: the
+// table tests of package stock do. It tests that the server applies them to the pet one
+// step at a time and forgets no step. The clients could observe the order of the steps.
+func petModel(units int) porcupine.Model {
+	return porcupine.Model{
+		Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
+			byPet := map[petName][]porcupine.Operation{}
+			for _, operation := range all {
+				pet := operation.Input.(petStep).petName //nolint:forcetypeassert // the history holds only petSteps
+				byPet[pet] = append(byPet[pet], operation)
+			}
+			return slices.Collect(maps.Values(byPet))
+		},
+		Init: func() any { return stock.State{Quantity: int64(units), Status: stock.Available} },
+		Step: func(state, input, output any) (bool, any) {
+			//nolint:forcetypeassert // the history holds nothing else
+			now, did, saw := state.(stock.State), input.(petStep), output.(petView)
+			expected, next := did.on(now)
+			expected.placed = saw.placed
+			return saw.unknown || saw == expected, next
+		},
+	}
+}
+
+// on returns what a client must see of a step, and the state of the pet after it.
+func (did petStep) on(now stock.State) (saw petView, next stock.State) {
+	const units = 1 // of each order
+	var err error
+	switch next = now; did.kind {
+	case "read":
+		saw.item = itemOf(next)
+	case "restock":
+		next = now.Restock(int64(did.quantity))
+		saw.item = itemOf(next)
+	case "setStatus":
+		next, err = now.SetStatus(did.status)
+	case "complete":
+		next = now.Complete(units)
+	case "cancel":
+		next = now.Cancel(units)
+	default:
+		next, err = now.Place(units)
+	}
+	saw.refusal = refusals[err]
+	return saw, next
+}
+
+// refusals are the error codes of the API for the errors of package stock.
+var refusals = map[error]string{
+	stock.ErrNotAvailable:      "pet_not_available",
+	stock.ErrInsufficient:      "insufficient_stock",
+	stock.ErrInvalidTransition: "invalid_transition",
+}
+
+func itemOf(s stock.State) stockItem { return stockItem{int(s.Quantity), string(s.Status)} }

@@ -2,15 +2,24 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/localpg"
 	"petstore/internal/tools/freeport"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
@@ -118,3 +127,175 @@ func (s *service) descriptors() int {
 
 // peakMemory returns the largest resident size of the process so far, in bytes.
 func (s *service) peakMemory() int64 { return s.process.Memory("VmHWM") }
+
+// durable are the settings that crash safety depends on. localpg turns them off by default
+// to start faster.
+var durable = map[string]string{"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
+
+// database is a PostgreSQL for one row, filled from the template. It can be killed, frozen
+// and started again.
+type database struct {
+	*localpg.Cluster
+	options localpg.Options
+}
+
+// startDatabase starts a copy of the template in dir, or in the folder of the row if dir is
+// "".
+func (f *fixture) startDatabase(ctx context.Context, dir string, settings map[string]string) *database {
+	if dir == "" {
+		dir = filepath.Join(f.dir, "pg")
+	}
+	must.OK(os.MkdirAll(dir, 0o711))
+	if seed := filepath.Join(f.templateDir(), "pg", "data"); f.dir != f.templateDir() {
+		prepare(func() { run.Program(ctx, "cp", "-a", seed, filepath.Join(dir, "data")) })
+	}
+	merged := maps.Clone(durable)
+	maps.Copy(merged, settings)
+	return f.startCluster(ctx, localpg.Options{Binaries: f.postgres, Dir: dir, Disposable: true, Settings: merged})
+}
+
+// startCluster starts a cluster, which ends with the row.
+func (f *fixture) startCluster(ctx context.Context, options localpg.Options) *database {
+	d := &database{options: options}
+	prepare(func() { d.start(ctx) })
+	f.cleanup(func() { _ = d.Stop(context.WithoutCancel(ctx)) }) // it ends with this process anyway
+	return d
+}
+
+// start starts the cluster, or restarts it: it stops without a checkpoint.
+func (d *database) start(ctx context.Context) {
+	if d.Cluster != nil {
+		must.OK(d.Stop(ctx))
+	}
+	d.Cluster = must.Get(localpg.Start(ctx, d.options))
+}
+
+func (d *database) url() string { return d.URL(databaseName) }
+
+// urlOf returns the URL for another role than the superuser.
+func (d *database) urlOf(role string) string {
+	return strings.Replace(d.url(), "user=postgres", "user="+role, 1)
+}
+
+// processes returns the process ids of the server: the postmaster first, then its children.
+func (d *database) processes() []int {
+	all := []int{run.Postmaster(d.Data())}
+	children := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", all[0])))
+	for field := range strings.FieldsSeq(string(children)) {
+		all = append(all, must.Get(strconv.Atoi(field)))
+	}
+	return all
+}
+
+// signal sends a signal to every process of the server. The postmaster is first, so that it
+// starts no new ones.
+func (d *database) signal(signal syscall.Signal) {
+	for _, pid := range d.processes() {
+		if err := syscall.Kill(pid, signal); !errors.Is(err, syscall.ESRCH) {
+			must.OK(err)
+		}
+	}
+}
+
+// exec runs statements, of which only a single one may have arguments.
+func (d *database) exec(ctx context.Context, sql string, arguments ...any) {
+	run.Exec(ctx, d.url(), sql, arguments...)
+}
+
+// read reads one row.
+func (d *database) read(ctx context.Context, sql string, arguments []any, into ...any) {
+	run.Scan(ctx, d.url(), sql, arguments, into...)
+}
+
+// count reads a number.
+func (d *database) count(ctx context.Context, sql string, arguments ...any) (count int) {
+	d.read(ctx, sql, arguments, &count)
+	return count
+}
+
+// holdLock runs a statement that takes a lock, and holds the lock until release.
+func (d *database) holdLock(ctx context.Context, sql string) (release func()) {
+	conn := must.Get(pgx.Connect(ctx, d.url()))
+	release = func() { _ = conn.Close(context.WithoutCancel(ctx)) }
+	if _, err := conn.Exec(ctx, "BEGIN; "+sql); err != nil {
+		release()
+		must.OK(err)
+	}
+	return release
+}
+
+// restartEach restarts one instance after the other with SIGTERM and waits until each is
+// ready.
+func restartEach(ctx context.Context, instances [2]*service, rounds int) {
+	const pause, readyWithin = 300 * time.Millisecond, 3 * time.Second
+	for range rounds {
+		for _, instance := range instances {
+			sleep(ctx, pause)
+			code := instance.process.Terminate(ctx)
+			must.Hold(code == 0, "SIGTERM: exit code %d", code)
+			instance.start()
+			instance.awaitReady(ctx, readyWithin)
+		}
+	}
+	sleep(ctx, pause)
+}
+
+// killInTurn kills processes by turns, and PostgreSQL once, and restarts them.
+func (s *deployment) killInTurn(ctx context.Context, kills int, pause time.Duration, processes ...*service) {
+	for kill := range kills {
+		sleep(ctx, pause)
+		process := processes[kill%len(processes)]
+		process.kill()
+		if kill == kills/2 {
+			s.db.signal(syscall.SIGKILL)
+			s.db.start(ctx)
+		}
+		process.restart(ctx)
+	}
+	sleep(ctx, pause)
+}
+
+// balancer spreads requests over two instances.
+type balancer struct {
+	instances [2]*service
+	healthy   [2]atomic.Bool
+	refused   atomic.Int64
+}
+
+// newBalancer starts a balancer that checks the health of the instances until stop is
+// called.
+func newBalancer(ctx context.Context, instances [2]*service) (b *balancer, stop func()) {
+	const interval = 50 * time.Millisecond
+	b = &balancer{instances: instances}
+	ctx, cancel := context.WithCancel(ctx)
+	wait := must.Background(func() {
+		must.Parallel(len(instances), func(i int) {
+			for ; ctx.Err() == nil; sleep(ctx, interval) {
+				b.healthy[i].Store(must.Attempt(func() { instances[i].want(ctx, http.StatusOK, "GET", "/readyz", "") }) == nil)
+			}
+		})
+	})
+	return b, func() { cancel(); wait() }
+}
+
+// notConnected reports whether a connection was refused. The kernel resets it instead if
+// the listener closes during the handshake, when nothing has been sent either.
+func notConnected(err error) bool {
+	dial, failed := errors.AsType[*net.OpError](err)
+	return failed && dial.Op == "dial" && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET))
+}
+
+// send sends a request to an instance, to a healthy one if checked is true, and to the
+// other one if the connection is refused.
+func (b *balancer) send(checked bool, request func(*client) (response, error)) (response, error) {
+	first := rand.N(len(b.instances))
+	if checked && !b.healthy[first].Load() {
+		first = 1 - first
+	}
+	resp, err := request(b.instances[first].client)
+	if notConnected(err) {
+		b.refused.Add(1)
+		resp, err = request(b.instances[1-first].client)
+	}
+	return resp, err
+}
