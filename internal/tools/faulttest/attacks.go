@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -73,14 +72,12 @@ func (n normalAccount) measure(ctx context.Context, during time.Duration) time.D
 	must.Parallel(len(n), func(number int) {
 		for i := number; time.Since(began) < during; i++ {
 			pet := 1 + i%pets
-			for _, send := range []func() (response, error){
-				func() (response, error) { return n[number].getPet(ctx, pet) },
-				func() (response, error) {
-					return n[number].do(ctx, "GET", fmt.Sprintf("/categories?limit=%d", pet), "")
-				},
-				func() (response, error) { return n[number].order(ctx, pet) },
+			for _, r := range []request{
+				newRequest("GET", fmt.Sprintf("/pets/%d", pet), ""),
+				newRequest("GET", fmt.Sprintf("/categories?limit=%d", pet), ""),
+				newRequest("POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, pet)),
 			} {
-				resp := must.Get(send())
+				resp := must.Get(n[number].send(ctx, r))
 				must.Hold(resp.status < http.StatusMultipleChoices, "another account, after %s: %s", time.Since(began), resp)
 				mu.Lock()
 				times = append(times, resp.took)
@@ -135,7 +132,6 @@ func (a *attacker) attack(ctx context.Context) *load {
 	const readAfter, floodAfter = 5 * time.Second, 5500 * time.Millisecond
 	large := largeBody(1 << 20)
 	work := newLoad(ctx)
-	ctx = work.stopping
 	for i, key := range a.keys {
 		hostile, authorization := a.withKey(key), "Host: petstore\r\nAuthorization: Bearer "+key+"\r\n"
 		for range slowReaders {
@@ -150,19 +146,15 @@ func (a *attacker) attack(ctx context.Context) *load {
 		}
 		for flooder := range flooders {
 			limit := 1 + 10*i + flooder
-			work.repeat(floodAfter, 200*time.Millisecond,
-				func() (response, error) {
-					return hostile.do(ctx, "GET", fmt.Sprintf("/pets?limit=%d&name=bulk", limit), "", "Prefer", "count=exact")
-				},
-				func() (response, error) {
-					return hostile.do(ctx, "GET", fmt.Sprintf("/pets?status=sold&name=b&limit=%d", limit), "", "Prefer", "count=exact")
-				},
-				func() (response, error) { return hostile.do(ctx, "GET", "/store/inventory/summary", "") })
+			work.repeat(hostile, floodAfter, 200*time.Millisecond,
+				newRequest("GET", fmt.Sprintf("/pets?limit=%d&name=bulk", limit), "", "Prefer", "count=exact"),
+				newRequest("GET", fmt.Sprintf("/pets?status=sold&name=b&limit=%d", limit), "", "Prefer", "count=exact"),
+				newRequest("GET", "/store/inventory/summary", ""))
 		}
 		for range senders {
-			work.repeat(floodAfter, time.Second,
-				func() (response, error) { return hostile.do(ctx, "POST", "/pets", large) },
-				func() (response, error) { return hostile.do(ctx, "POST", "/pets", large[:60_000]+`"":0}`) })
+			work.repeat(hostile, floodAfter, time.Second,
+				newRequest("POST", "/pets", large),
+				newRequest("POST", "/pets", large[:60_000]+`"":0}`))
 		}
 	}
 	return work
@@ -255,35 +247,19 @@ func (h *heavyPayer) prepare(ctx context.Context, sandboxes int) {
 func (h *heavyPayer) work(ctx context.Context) *load {
 	const replaying, resets, pages, pause = 12, 40, 120, 20 * time.Millisecond
 	work := newLoad(ctx)
-	ctx = work.stopping
 	for _, c := range h.sandboxes[:replaying] {
-		path := ""
-		work.repeat(0, pause, func() (response, error) {
-			if path != "" {
-				return c.do(ctx, "POST", path, "{}")
-			}
-			resp, err := c.do(ctx, "GET", "/webhooks", "")
-			var all []struct{ ID string }
-			if err == nil && json.Unmarshal(resp.body, &all) == nil && len(all) > 0 {
-				path = "/webhooks/" + all[0].ID + "/replay"
-			}
-			return resp, err
-		})
+		webhooks := decode[[]struct{ ID string }](c.want(ctx, http.StatusOK, "GET", "/webhooks?limit=1", ""))
+		work.repeat(c, 0, pause, newRequest("POST", "/webhooks/"+webhooks[0].ID+"/replay", "{}"))
 	}
 	for i := range resets {
-		work.repeat(0, time.Second, func() (response, error) {
-			return h.sandboxes[i%len(h.sandboxes)].do(ctx, "POST", "/sandboxes/current/reset", "")
-		})
+		work.repeat(h.sandboxes[i%len(h.sandboxes)], 0, time.Second, newRequest("POST", "/sandboxes/current/reset", ""))
 	}
 	for i := range pages {
-		work.repeat(0, 5*time.Second, func() (response, error) {
-			return h.own[i%len(h.own)].do(ctx, "GET", fmt.Sprintf("/messages?limit=%d", maxPage-i), "", "Accept-Encoding", "gzip")
-		})
+		work.repeat(h.own[i%len(h.own)], 0, 5*time.Second,
+			newRequest("GET", fmt.Sprintf("/messages?limit=%d", maxPage-i), "", "Accept-Encoding", "gzip"))
 	}
 	for _, c := range h.own {
-		work.repeat(0, pause, func() (response, error) {
-			return c.do(ctx, "GET", "/events?type=order.completed", "", "Prefer", "wait=5")
-		})
+		work.repeat(c, 0, pause, newRequest("GET", "/events?type=order.completed", "", "Prefer", "wait=5"))
 	}
 	return work
 }

@@ -71,6 +71,21 @@ func (c *client) do(ctx context.Context, method, target, body string, header ...
 	return response{received.StatusCode, received.Header, text, time.Since(began)}, err
 }
 
+// request is a request, whose header is as for [client.do].
+type request struct {
+	method, target, body string
+	header               []string
+}
+
+func newRequest(method, target, body string, header ...string) request {
+	return request{method, target, body, header}
+}
+
+// send sends a request.
+func (c *client) send(ctx context.Context, r request) (response, error) {
+	return c.do(ctx, r.method, r.target, r.body, r.header...)
+}
+
 // want sends a request, and fails the row unless the response has this status.
 func (c *client) want(ctx context.Context, status int, method, target, body string) (resp response) {
 	must.Explain(method+" "+target, func() { resp = must.Get(c.do(ctx, method, target, body)).check(status) })
@@ -263,13 +278,13 @@ func (l *load) start(after time.Duration, do func(context.Context)) {
 	})
 }
 
-// repeat sends requests in turn, after a time and with pauses. It does not record responses
-// that come after the end.
-func (l *load) repeat(after, pause time.Duration, requests ...func() (response, error)) {
+// repeat sends requests of a client in turn, after a time and with pauses. It does not record
+// responses that come after the end.
+func (l *load) repeat(c *client, after, pause time.Duration, requests ...request) {
 	l.start(after, func(stopping context.Context) {
 		for ; stopping.Err() == nil; sleep(stopping, pause) {
-			for _, send := range requests {
-				if resp, err := send(); stopping.Err() == nil {
+			for _, r := range requests {
+				if resp, err := c.send(stopping, r); stopping.Err() == nil {
 					l.record(resp, err)
 				}
 			}

@@ -164,9 +164,6 @@ type shopper struct {
 	later  []request // with its orders and pets
 }
 
-// request is a request without its headers.
-type request struct{ method, target, body string }
-
 // newShoppers returns a shopper for each of these stores. They share few pets.
 func (s *suite) newShoppers(stores []int) (all []*shopper) {
 	for _, store := range stores {
@@ -180,7 +177,7 @@ func startShoppers(ctx context.Context, all []*shopper, send func(number int, do
 	return startLoad(ctx, len(all), func(number int) (response, error) {
 		return all[number].shop(func(r request) (response, error) {
 			return send(number, func(c *client) (response, error) {
-				return c.withKey(all[number].key).do(ctx, r.method, r.target, r.body)
+				return c.withKey(all[number].key).send(ctx, r)
 			})
 		})
 	})
@@ -191,11 +188,11 @@ func (s *shopper) shop(send func(request) (response, error)) (response, error) {
 	did := s.draw()
 	resp, err := send(did)
 	if err == nil && resp.status == http.StatusCreated && did.target != "/categories" {
-		next := request{"DELETE", resp.location(), ""}
+		next := newRequest("DELETE", resp.location(), "")
 		if did.target == "/store/orders" {
 			s.placed = append(s.placed, resp.location())
 			if rand.N(2) == 0 {
-				next = request{"PATCH", resp.location(), `{"complete": true}`}
+				next = newRequest("PATCH", resp.location(), `{"complete": true}`)
 			}
 		}
 		s.later = append(s.later, next)
@@ -218,28 +215,28 @@ func (s *shopper) draw() request {
 	}
 	switch kind {
 	case 2:
-		return request{"POST", "/categories", fmt.Sprintf(`{"name": %q}`, name)}
+		return newRequest("POST", "/categories", fmt.Sprintf(`{"name": %q}`, name))
 	case 3:
-		return request{"POST", "/pets", fmt.Sprintf(`{"name": %q, "categoryId": 1}`, name)}
+		return newRequest("POST", "/pets", fmt.Sprintf(`{"name": %q, "categoryId": 1}`, name))
 	case 4:
-		return request{"PATCH", fmt.Sprintf("/pets/%d", pet), fmt.Sprintf(`{"name": %q}`, name)}
+		return newRequest("PATCH", fmt.Sprintf("/pets/%d", pet), fmt.Sprintf(`{"name": %q}`, name))
 	case 5:
-		return request{"PUT", fmt.Sprintf("/store/inventory/%d", pet), fmt.Sprintf(`{"quantity": %d}`, units)}
+		return newRequest("PUT", fmt.Sprintf("/store/inventory/%d", pet), fmt.Sprintf(`{"quantity": %d}`, units))
 	case 6:
-		return request{"POST", "/messages", fmt.Sprintf(`{"message": %q}`, name)}
+		return newRequest("POST", "/messages", fmt.Sprintf(`{"message": %q}`, name))
 	case 7:
-		return request{"PATCH", "/categories/1", fmt.Sprintf(`{"description": %q}`, name)}
+		return newRequest("PATCH", "/categories/1", fmt.Sprintf(`{"description": %q}`, name))
 	case 8:
 		if !s.plenty {
 			status := []string{"available", "pending", "sold"}[rand.N(3)]
-			return request{"PATCH", fmt.Sprintf("/pets/%d", pet), fmt.Sprintf(`{"status": %q}`, status)}
+			return newRequest("PATCH", fmt.Sprintf("/pets/%d", pet), fmt.Sprintf(`{"status": %q}`, status))
 		}
-		return request{"GET", fmt.Sprintf("/store/inventory/%d", pet), ""}
+		return newRequest("GET", fmt.Sprintf("/store/inventory/%d", pet), "")
 	case 9:
 		list := []string{"/pets?status=available", "/store/orders?sort=id"}[rand.N(2)]
-		return request{"GET", list + "&limit=20", ""}
+		return newRequest("GET", list+"&limit=20", "")
 	}
-	return request{"POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, pet)}
+	return newRequest("POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, pet))
 }
 
 // ordersOf returns the paths of the orders that shoppers with a key have placed.

@@ -211,7 +211,7 @@ func (v *visitor) randomStep(pet petName) petStep {
 
 // step does one step at an instance. sent is false if the connection was refused.
 func (v *visitor) step(ctx context.Context, instance int, did petStep) (saw petView, sent bool) {
-	resp, err := v.instances[instance].store(did.store).send(ctx, did)
+	resp, err := v.instances[instance].store(did.store).send(ctx, did.request())
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return saw, false
@@ -231,22 +231,22 @@ func (v *visitor) step(ctx context.Context, instance int, did petStep) (saw petV
 	return saw, true
 }
 
-// send sends the request of a step.
-func (c *client) send(ctx context.Context, did petStep) (response, error) {
+// request returns the request of a step.
+func (did petStep) request() request {
 	item, order := fmt.Sprintf("/store/inventory/%d", did.pet), fmt.Sprintf("/store/orders/%d", did.order)
 	switch did.kind {
 	case "read":
-		return c.do(ctx, "GET", item, "")
+		return newRequest("GET", item, "")
 	case "restock":
-		return c.do(ctx, "PUT", item, fmt.Sprintf(`{"quantity": %d}`, did.quantity))
+		return newRequest("PUT", item, fmt.Sprintf(`{"quantity": %d}`, did.quantity))
 	case "setStatus":
-		return c.do(ctx, "PATCH", fmt.Sprintf("/pets/%d", did.pet), fmt.Sprintf(`{"status": %q}`, did.status))
+		return newRequest("PATCH", fmt.Sprintf("/pets/%d", did.pet), fmt.Sprintf(`{"status": %q}`, did.status))
 	case "complete":
-		return c.do(ctx, "PATCH", order, `{"complete": true}`)
+		return newRequest("PATCH", order, `{"complete": true}`)
 	case "cancel":
-		return c.do(ctx, "DELETE", order, "")
+		return newRequest("DELETE", order, "")
 	default:
-		return c.order(ctx, did.pet)
+		return newRequest("POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, did.pet))
 	}
 }
 

@@ -275,7 +275,7 @@ func (f *fixture) openTLS(ctx context.Context, extra ...string) *deployment {
 	certFile, keyFile := filepath.Join(f.dir, "cert.pem"), filepath.Join(f.dir, "key.pem")
 	must.OK(selfsigned.Make(certFile, keyFile, time.Now()))
 	db := f.startDatabase(ctx, "", nil)
-	api := f.run(ctx, "serve", f.program.binary, db.url(), append(extra, "PETSTORE_TLS_CERT_FILE="+certFile, "PETSTORE_TLS_KEY_FILE="+keyFile)...)
+	api := f.run(ctx, "serve", db.url(), append(extra, "PETSTORE_TLS_CERT_FILE="+certFile, "PETSTORE_TLS_KEY_FILE="+keyFile)...)
 	api.base = "https://" + api.addr
 	api.transport = &http.Transport{TLSClientConfig: anyCertificate(), ForceAttemptHTTP2: true, DisableCompression: true}
 	api.awaitReady(ctx, 10*time.Second)

@@ -50,13 +50,8 @@ func environment(dbURL, addr, admin string) []string {
 
 // runCommand runs a command of the program and returns its output.
 func (f *fixture) runCommand(ctx context.Context, db *database, args ...string) string {
-	return runBinary(ctx, f.program.binary, environment(db.url(), "127.0.0.1:0", "127.0.0.1:0"), args...)
-}
-
-// runBinary runs a command of a build of the program and returns its output.
-func runBinary(ctx context.Context, binary string, environ []string, args ...string) string {
-	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = environ
+	cmd := exec.CommandContext(ctx, f.program.binary, args...)
+	cmd.Env = append(environment(db.url(), "127.0.0.1:0", "127.0.0.1:0"), "PETSTORE_SERVING_ROLE="+f.grantee)
 	return run.Output(cmd)
 }
 
@@ -68,14 +63,14 @@ func (f *fixture) newKey(ctx context.Context, db *database, account, scope strin
 // serve starts the service on a free port, with more environment variables, and waits until
 // it is ready.
 func (f *fixture) serve(ctx context.Context, dbURL string, extra ...string) *service {
-	s := f.run(ctx, "serve", f.program.binary, dbURL, extra...)
+	s := f.run(ctx, "serve", dbURL, extra...)
 	s.awaitReady(ctx, 10*time.Second)
 	return s
 }
 
-// run starts a process of a build of the program, with more environment variables.
-func (f *fixture) run(ctx context.Context, command, binary, dbURL string, extra ...string) *service {
-	s := &service{fixture: f, command: command, binary: binary, dbURL: dbURL, extra: extra, addr: freeAddr(ctx), admin: freeAddr(ctx)}
+// run starts a process of the program, with more environment variables.
+func (f *fixture) run(ctx context.Context, command, dbURL string, extra ...string) *service {
+	s := &service{fixture: f, command: command, binary: f.program.binary, dbURL: dbURL, extra: extra, addr: freeAddr(ctx), admin: freeAddr(ctx)}
 	s.client = &client{base: "http://" + s.addr, key: f.key}
 	s.start()
 	f.cleanup(s.kill)

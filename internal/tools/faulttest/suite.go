@@ -142,6 +142,7 @@ func (d *database) fillStore(ctx context.Context, name string) {
 type fixture struct {
 	*suite
 	program  program // under test
+	grantee  string  // the role that migrate up grants privileges to, or "" for none
 	dir      string  // with the clusters and logs of the row
 	cleanups []func()
 }

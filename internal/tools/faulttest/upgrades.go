@@ -80,13 +80,16 @@ type upgraded struct {
 // openReleased starts two instances of the last release on a database that it has migrated.
 func (f *fixture) openReleased(ctx context.Context) *upgraded {
 	u := &upgraded{old: f.released(ctx)}
+	present := f.program
+	f.program, f.grantee = u.old, servingRole
+	defer func() { f.program = present }()
 	db := f.startCluster(ctx, localpg.Options{Binaries: f.postgres, Dir: filepath.Join(f.dir, "pg"), Disposable: true, Settings: maps.Clone(durable)})
 	must.OK(db.EnsureDatabase(ctx, databaseName))
 	db.exec(ctx, "CREATE ROLE "+servingRole+" LOGIN")
 	u.deployment = &deployment{fixture: f, db: db}
-	u.run(ctx, u.old, "migrate", "up")
-	u.version = u.run(ctx, u.old, "migrate", "version")
-	key := u.run(ctx, u.old, "key", "create", "--account", accountName, "--scope", "admin")
+	f.runCommand(ctx, db, "migrate", "up")
+	u.version = f.runCommand(ctx, db, "migrate", "version")
+	key := f.newKey(ctx, db, accountName, "admin")
 	db.exec(ctx, fmt.Sprintf(`
 		INSERT INTO categories (account_id, id, name, name_key) SELECT id, 1, 'Hedgehogs', 'hedgehogs' FROM accounts WHERE name = '%s';
 		INSERT INTO pets (account_id, category_id, name, name_key)
@@ -94,18 +97,11 @@ func (f *fixture) openReleased(ctx context.Context) *upgraded {
 		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, %d FROM pets;
 		ANALYZE`, accountName, upgradedPets, stockOfPet))
 	for i := range u.instances {
-		u.instances[i] = f.serveOld(ctx, u.old.binary, u.db.urlOf(servingRole))
+		u.instances[i] = f.serve(ctx, db.urlOf(servingRole), allowLoopback, "PETSTORE_ACCOUNT_RATE_LIMIT=0")
 		u.instances[i].client.key = key
 	}
 	u.api, u.client = u.instances[0], u.instances[0].client
 	return u
-}
-
-// serveOld starts an instance of a binary, and waits until it is ready.
-func (f *fixture) serveOld(ctx context.Context, binary, dbURL string) *service {
-	s := f.run(ctx, "serve", binary, dbURL, allowLoopback, "PETSTORE_ACCOUNT_RATE_LIMIT=0")
-	s.awaitReady(ctx, 10*time.Second)
-	return s
 }
 
 // released builds the last release from the history of the repository, once for all rows.
@@ -125,11 +121,6 @@ func (f *fixture) released(ctx context.Context) program {
 	run.Program(ctx, "go", "-C", source, "build", "-trimpath", "-o", old.binary, "./cmd/petstore")
 	must.OK(os.RemoveAll(source))
 	return old
-}
-
-// run runs a command of a program as the owner of the schema.
-func (u *upgraded) run(ctx context.Context, p program, args ...string) string {
-	return runBinary(ctx, p.binary, append(environment(u.db.url(), "127.0.0.1:0", "127.0.0.1:0"), "PETSTORE_SERVING_ROLE="+servingRole), args...)
 }
 
 // start starts clients of the store and of a sandbox, a webhook and subscribers of both feeds.
@@ -193,7 +184,7 @@ func (u *upgraded) replace(ctx context.Context, number int, binary string) {
 func (u *upgraded) migrate(ctx context.Context) time.Duration {
 	began := time.Now()
 	must.Explain("migrate up", func() {
-		u.migrations = strings.Count(u.run(ctx, u.program, "migrate", "up"), "applied ")
+		u.migrations = strings.Count(u.runCommand(ctx, u.db, "migrate", "up"), "applied ")
 		u.withSamples(func(samples *goose.Provider) { u.migrations += len(must.Get(samples.Up(ctx))) })
 	})
 	return time.Since(began)
@@ -207,8 +198,8 @@ func (u *upgraded) revert(ctx context.Context) {
 				must.Get(samples.ApplyVersion(ctx, one.Version, false))
 			}
 		})
-		for u.run(ctx, u.program, "migrate", "version") != u.version {
-			u.run(ctx, u.program, "migrate", "down", "--yes")
+		for u.runCommand(ctx, u.db, "migrate", "version") != u.version {
+			u.runCommand(ctx, u.db, "migrate", "down", "--yes")
 		}
 	})
 }

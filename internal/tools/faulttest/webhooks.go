@@ -149,7 +149,7 @@ func webhookBacklog(ctx context.Context, f *fixture) string {
 func workersKilled(ctx context.Context, f *fixture) string {
 	const kills, pause, stopped = 8, 700 * time.Millisecond, 20 * time.Second
 	s := f.open(ctx, allowLoopback)
-	worker := f.run(ctx, "worker", f.program.binary, s.db.url(), allowLoopback)
+	worker := f.run(ctx, "worker", s.db.url(), allowLoopback)
 	receivers := s.receiveBadly(ctx)
 	repeating, stopRepeating := context.WithCancel(ctx)
 	defer stopRepeating()
