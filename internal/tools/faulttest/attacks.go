@@ -20,7 +20,7 @@ import (
 // hostileAccount is row 28: a hostile account with six keys attacks under the default
 // limits. Another account with six keys gets no error, and is slower only as [wantFair] allows.
 func hostileAccount(ctx context.Context, f *fixture) string {
-	const attacked, memoryLimit = 8 * time.Second, 256 << 20
+	const attacked = 8 * time.Second
 	s := f.open(ctx, defaultLimits...)
 	a := &attacker{deployment: s}
 	for range keysOfAccount {
@@ -48,6 +48,7 @@ var defaultLimits = []string{"PETSTORE_RATE_LIMIT=", "PETSTORE_AUTH_FAILURE_LIMI
 const (
 	keysOfAccount = 6
 	idleTime      = 3 * time.Second // before an attack
+	memoryLimit   = 256 << 20       // of a server
 )
 
 // normalAccount is an account with six keys, beside one that attacks.
@@ -295,15 +296,13 @@ func keylessClients(ctx context.Context, f *fixture) string {
 	const (
 		clients     = 4500
 		connections = 2000 // the default of PETSTORE_MAX_CONNECTIONS
-		p99Limit    = 250 * time.Millisecond
-		memoryLimit = 256 << 20
 		document    = "GET /openapi.json HTTP/1.1\r\nHost: petstore\r\n"
 	)
 	needDescriptors(clients + 500)
 	s := f.open(ctx)
 	before := s.api.descriptors()
 	var figures []string
-	for _, attack := range []struct {
+	for _, one := range []struct {
 		what, text string
 		during     time.Duration
 	}{
@@ -312,20 +311,38 @@ func keylessClients(ctx context.Context, f *fixture) string {
 		{"headers of 16 KB", document + "X-Long: " + strings.Repeat("x", 16<<10-100), 5 * time.Second},
 		{"headers of 58 KB", document + "X-Long: " + strings.Repeat("x", 58_000), 5 * time.Second},
 	} {
-		must.Explain("during "+attack.what, func() {
-			attacked, stop := context.WithCancel(ctx)
-			text := []byte(attack.text)
-			defer s.crowd(attacked, clients, func(ctx context.Context, conn net.Conn) { holdOpen(ctx, conn, text) }).Wait()
-			defer stop()
-			known, checks := s.measureOthers(ctx, attack.during)
-			open, memory := s.api.descriptors(), s.api.peakMemory()
-			figure := fmt.Sprintf("%s of %d clients: %d requests, p99 %s, %d health checks, p99 %s, %d descriptors, memory %d MB",
-				attack.what, clients, len(known), round(known.p99()), len(checks), round(checks.p99()), open, memory>>20)
-			must.Hold(known.p99() <= p99Limit && memory <= memoryLimit && open <= before+connections+2*poolSize, "%s", figure)
-			figures = append(figures, figure)
-		})
+		text, open := []byte(one.text), 0
+		hold := attack{one.what, clients, func(ctx context.Context, conn net.Conn) { holdOpen(ctx, conn, text) }}
+		figure := s.during(ctx, hold, one.during, func() { open = s.api.descriptors() })
+		figures = append(figures, fmt.Sprintf("%s, %d descriptors", figure, open))
+		must.Hold(open <= before+connections+2*poolSize, "%s", strings.Join(figures, "; "))
 	}
 	return strings.Join(figures, "; ")
+}
+
+// attack has clients that do something, each with one connection at a time.
+type attack struct {
+	what    string
+	clients int
+	do      func(context.Context, net.Conn)
+}
+
+// during measures others during an attack. They must get no error and be in time, and the server must
+// stay within its memory. It calls a function before the attack ends.
+func (s *deployment) during(ctx context.Context, a attack, measured time.Duration, atEnd func()) (figure string) {
+	const p99Limit = 250 * time.Millisecond
+	must.Explain("during "+a.what, func() {
+		attacked, stop := context.WithCancel(ctx)
+		defer s.crowd(attacked, a).Wait()
+		defer stop()
+		known, checks := s.measureOthers(ctx, measured)
+		atEnd()
+		memory := s.api.peakMemory()
+		figure = fmt.Sprintf("%s of %d clients: %d requests, p99 %s, %d health checks, p99 %s, memory %d MB",
+			a.what, a.clients, len(known), round(known.p99()), len(checks), round(checks.p99()), memory>>20)
+		must.Hold(known.p99() <= p99Limit && memory <= memoryLimit, "%s", figure)
+	})
+	return figure
 }
 
 // needDescriptors skips the row if this process may not open that many descriptors. The
@@ -338,16 +355,15 @@ func needDescriptors(number uint64) {
 	}
 }
 
-// crowd starts clients of a function, over some seconds, each with one connection at a time. When
-// the server closes a connection, its client connects again some seconds later. The clients end
-// with the context.
-func (s *deployment) crowd(ctx context.Context, clients int, attack func(context.Context, net.Conn)) *sync.WaitGroup {
+// crowd starts the clients of an attack, over some seconds. When the server closes a connection, its
+// client connects again some seconds later. The clients end with the context.
+func (s *deployment) crowd(ctx context.Context, a attack) *sync.WaitGroup {
 	const pause = 5 * time.Second // on average
 	group := &sync.WaitGroup{}
-	for range clients {
+	for range a.clients {
 		group.Go(func() {
 			for sleep(ctx, rand.N(pause)); ctx.Err() == nil; sleep(ctx, pause/2+rand.N(pause)) {
-				s.connect(ctx, attack)
+				s.connect(ctx, a.do)
 			}
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -33,8 +32,7 @@ import (
 func hostileHTTP2(ctx context.Context, f *fixture) string {
 	const (
 		descriptors = 4500 + 500 // of the handshakes that begin
-		p99Limit    = 250 * time.Millisecond
-		memoryLimit = 256 << 20
+		measured    = 6 * time.Second
 		attempts    = 3
 		mostHolding = 60 * mostStreams // the server lets 2,000 wait
 	)
@@ -44,38 +42,25 @@ func hostileHTTP2(ctx context.Context, f *fixture) string {
 	s := f.openTLS(ctx, "PETSTORE_RATE_LIMIT=30000")
 	h := &http2Attacks{deployment: s, key: "Bearer " + f.newKey(ctx, s.db, "hostile", "write")}
 	var figures []string
-	for _, attack := range h.all() {
-		must.Explain("during "+attack.what, func() {
-			figure, err := "", error(nil)
-			for range attempts {
-				if err = must.Attempt(func() { figure = h.during(ctx, attack, p99Limit) }); err == nil {
-					break
-				}
+	for _, one := range h.all() {
+		var err error
+		for range attempts {
+			err = must.Attempt(func() {
+				bursts := must.Background(func() { h.burst(ctx, measured) })
+				figures = append(figures, h.during(ctx, one, measured, func() {
+					bursts()
+					h.most = max(h.most, h.holding.Load())
+				}))
+			})
+			if err == nil {
+				break
 			}
-			must.OK(err)
-			memory := s.api.peakMemory()
-			figures = append(figures, fmt.Sprintf("%s: %s, memory %d MB", attack.what, figure, memory>>20))
-			must.Hold(memory <= memoryLimit, "%s", strings.Join(figures, "; "))
-			must.Hold(!h.accepted.Load(), "the server accepted %d frames", mostFrames)
-			must.Hold(h.most <= mostHolding, "clients hold %d streams", h.most)
-		})
+		}
+		must.OK(err)
+		must.Hold(!h.accepted.Load(), "%s: the server accepted %d frames", one.what, mostFrames)
+		must.Hold(h.most <= mostHolding, "%s: clients hold %d streams", one.what, h.most)
 	}
 	return strings.Join(figures, "; ")
-}
-
-// during measures others during an attack. They must get no error and be in time.
-func (h *http2Attacks) during(ctx context.Context, attack http2Attack, limit time.Duration) string {
-	attacked, stop := context.WithCancel(ctx)
-	defer h.crowd(attacked, attack.clients, attack.attack).Wait()
-	defer stop()
-	const measured = 6 * time.Second
-	wait := must.Background(func() { h.burst(ctx, measured) })
-	known, checks := h.measureOthers(ctx, measured)
-	wait()
-	h.most = max(h.most, h.holding.Load())
-	figure := fmt.Sprintf("%d requests, p99 %s, %d health checks, p99 %s", len(known), round(known.p99()), len(checks), round(checks.p99()))
-	must.Hold(known.p99() <= limit, "%s", figure)
-	return figure
 }
 
 // burst sends many requests at once, again and again. They must get no error.
@@ -106,15 +91,8 @@ type http2Attacks struct {
 	accepted atomic.Bool  // a flood that the server did not end
 }
 
-// http2Attack is one of them: so many clients, each with one connection at a time.
-type http2Attack struct {
-	what    string
-	clients int
-	attack  func(context.Context, net.Conn)
-}
-
 // all returns the attacks.
-func (h *http2Attacks) all() []http2Attack {
+func (h *http2Attacks) all() []attack {
 	const few, some, many = 8, 100, 500
 	const tooMany = 250 // streams; the server allows mostStreams
 	long := strings.Repeat("x", 10<<10)
@@ -131,7 +109,7 @@ func (h *http2Attacks) all() []http2Attack {
 			return p.WriteRSTStream(p.last, http2.ErrCodeCancel)
 		})
 	}
-	return []http2Attack{
+	return []attack{
 		{"begun handshakes", 4500, func(_ context.Context, conn net.Conn) { sendOnly(conn, "\x16\x03\x01\x02\x00\x01\x00") }},
 		{"handshakes of single bytes", many, func(ctx context.Context, conn net.Conn) {
 			must.OK(tls.Client(singleBytes{conn}, anyCertificate()).HandshakeContext(ctx))
