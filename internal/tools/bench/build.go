@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/localpg"
@@ -159,11 +157,8 @@ const (
 // addStores creates accounts with their stores, and returns a key of each. The statement
 // creates the accounts, and the number is its argument.
 func addStores(ctx context.Context, databaseURL, statement string, number int) (keys []string) {
-	conn := must.Get(pgx.Connect(ctx, databaseURL))
-	defer conn.Close(ctx)
-	rows, err := conn.Query(ctx, statement, number)
-	must.OK(err)
-	ids := must.Get(pgx.CollectRows(rows, pgx.RowTo[int64]))
+	var ids []int64
+	run.Scan(ctx, databaseURL, "WITH made AS ("+statement+") SELECT array_agg(id) FROM made", []any{number}, &ids)
 	var prefixes []string
 	var hashes [][]byte
 	for range ids {
@@ -171,10 +166,10 @@ func addStores(ctx context.Context, databaseURL, statement string, number int) (
 		hash := secret.Hash()
 		keys, prefixes, hashes = append(keys, secret.Reveal()), append(prefixes, secret.Prefix()), append(hashes, hash[:])
 	}
-	must.Get(conn.Exec(ctx, `
+	run.Exec(ctx, databaseURL, `
 		INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256)
 		SELECT key.account, 'bench', 'write', key.prefix, key.hash
-		FROM unnest($1::bigint[], $2::text[], $3::bytea[]) AS key (account, prefix, hash)`, ids, prefixes, hashes))
+		FROM unnest($1::bigint[], $2::text[], $3::bytea[]) AS key (account, prefix, hash)`, ids, prefixes, hashes)
 	stores := fmt.Sprintf("unnest($1::bigint[]) AS account, generate_series(1, %d) AS pet", smallPets)
 	for _, statement := range []string{
 		"INSERT INTO account_state (account_id) SELECT unnest($1::bigint[])",
@@ -182,7 +177,7 @@ func addStores(ctx context.Context, databaseURL, statement string, number int) (
 		"INSERT INTO pets (account_id, id, category_id, name, name_key) SELECT account, pet, 1, 'Pet ' || pet, 'pet ' || pet FROM " + stores,
 		"INSERT INTO inventory (account_id, pet_id, quantity) SELECT account, pet, " + unitsInStock + " FROM " + stores,
 	} {
-		must.Get(conn.Exec(ctx, statement, ids))
+		run.Exec(ctx, databaseURL, statement, ids)
 	}
 	return keys
 }

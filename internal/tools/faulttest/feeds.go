@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"petstore/internal/tools/must"
 )
 
@@ -131,28 +133,14 @@ func (c *client) compareStore(ctx context.Context, before storeCopy, acknowledge
 			}
 		}
 		for list, items := range now {
-			must.Hold(maps.Equal(items, after[list]), "%s has %d items, the copy made of %d events %d, or they differ:\n%s",
-				list, len(items), len(f.events), len(after[list]), firstDifference(items, after[list]))
+			diff := cmp.Diff(items, after[list])
+			must.Hold(diff == "", "%s has %d items, the copy made of %d events %d, or they differ (-list +copy):\n%s",
+				list, len(items), len(f.events), len(after[list]), diff)
 		}
 		for _, path := range acknowledged {
 			must.Hold(placed[path] == 1, "the acknowledged order %s has %d events", path, placed[path])
 		}
 	}
-}
-
-// firstDifference describes an item that differs.
-func firstDifference(list, made map[string]string) string {
-	for id, item := range list {
-		if made[id] != item {
-			return fmt.Sprintf("%s, the copy has %q", item, made[id])
-		}
-	}
-	for id, item := range made {
-		if _, found := list[id]; !found {
-			return fmt.Sprintf("only the copy has %s", item)
-		}
-	}
-	return ""
 }
 
 // shopper is a client that uses a store in every way.

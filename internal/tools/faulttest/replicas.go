@@ -54,14 +54,9 @@ func failover(signal syscall.Signal, limit time.Duration) func(context.Context, 
 	}
 }
 
-// followSoon makes a server notice soon that it can follow another one.
-var followSoon = map[string]string{"wal_retrieve_retry_interval": "200ms"}
-
 // openPair starts a deployment on two servers: a primary and its synchronous standby.
 func (f *fixture) openPair(ctx context.Context, extra ...string) (s *deployment, standby *database) {
-	settings := maps.Clone(followSoon)
-	settings["synchronous_standby_names"] = "*"
-	primary := f.startDatabase(ctx, "", settings)
+	primary := f.startDatabase(ctx, "", map[string]string{"synchronous_standby_names": "*"})
 	standby = f.startStandby(ctx, primary, "standby", "sync")
 	return f.openWith(ctx, primary, anyURL(primary, standby), extra...), standby
 }
@@ -88,7 +83,6 @@ func (f *fixture) startStandby(ctx context.Context, primary *database, name, sta
 	must.OK(os.Mkdir(options.Dir, 0o711))
 	// Without synchronous_standby_names, because it has no standby after its promotion.
 	options.Settings = maps.Clone(durable)
-	maps.Copy(options.Settings, followSoon)
 	options.Settings["cluster_name"] = name
 	standby := f.startCluster(ctx, options)
 	must.Await(ctx, 10*time.Second, func() {
@@ -153,9 +147,7 @@ type replicated struct {
 // commit when one standby has received it, so a failover to the more advanced one loses
 // nothing. A standby that restarts needs the older WAL.
 func (f *fixture) openReplicas(ctx context.Context) *replicated {
-	settings := maps.Clone(followSoon)
-	settings["synchronous_standby_names"], settings["wal_keep_size"] = "ANY 1 (*)", "256MB"
-	primary := f.startDatabase(ctx, "", settings)
+	primary := f.startDatabase(ctx, "", map[string]string{"synchronous_standby_names": "ANY 1 (*)", "wal_keep_size": "256MB"})
 	var standbys [2]*database
 	for i := range standbys {
 		standbys[i] = f.startStandby(ctx, primary, fmt.Sprint("standby", i+1), "quorum")

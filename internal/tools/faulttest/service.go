@@ -123,9 +123,9 @@ func (s *service) descriptors() int {
 // peakMemory returns the largest resident size of the process so far, in bytes.
 func (s *service) peakMemory() int64 { return s.process.Memory("VmHWM") }
 
-// durable are the settings that crash safety depends on. localpg turns them off by default
-// to start faster.
-var durable = map[string]string{"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
+// durable are the settings that crash safety depends on, which localpg turns off by default to start
+// faster. A standby notices soon that it can follow another server.
+var durable = map[string]string{"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "wal_retrieve_retry_interval": "200ms"}
 
 // database is a PostgreSQL for one row, filled from the template. It can be killed, frozen
 // and started again.
