@@ -17,7 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"petstore/internal/tools/freeport"
+	"petstore/internal/tools/must"
+	"petstore/internal/tools/run"
 )
 
 const (
@@ -209,7 +210,7 @@ func ServeTCP(t testing.TB, handle func(net.Conn)) string {
 // FreePort returns a port of this machine that nothing listens on.
 func FreePort(t testing.TB) string {
 	t.Helper()
-	address, err := freeport.Addr(t.Context())
-	check(t, err)
+	var address string
+	check(t, must.Attempt(func() { address = run.FreeAddr(t.Context()) }))
 	return strings.TrimPrefix(address, "127.0.0.1:")
 }

@@ -15,7 +15,6 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/localpg"
-	"petstore/internal/tools/freeport"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 )
@@ -120,7 +119,7 @@ func (b *build) newKey(ctx context.Context, account, scope string) string {
 // serve starts the server with more environment variables. It returns the time until GET
 // /readyz returned 200.
 func (b *build) serve(ctx context.Context, extra ...string) time.Duration {
-	addr := must.Get(freeport.Addr(ctx))
+	addr := run.FreeAddr(ctx)
 	b.server = b.start(ctx, "serve", append(extra, "PETSTORE_ADDR="+addr)...)
 	return b.server.awaitReady(ctx, addr, "/readyz")
 }

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"petstore/internal/tools/freeport"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 )
@@ -36,7 +35,7 @@ func compareWithOthers(ctx context.Context, r *report, b *build) {
 		b.server.stop(ctx)
 		times = append(times, b.serve(ctx))
 	}
-	program, addr := b.file("plain"), must.Get(freeport.Addr(ctx))
+	program, addr := b.file("plain"), run.FreeAddr(ctx)
 	run.Program(ctx, "go", "build", "-o", program, "./internal/tools/bench/plain")
 	s.plain = start(ctx, nil, program, addr, b.cluster.URL("plain"), strconv.Itoa(plainConns))
 	s.plain.awaitReady(ctx, addr, "/pets/1")

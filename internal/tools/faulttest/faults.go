@@ -158,8 +158,12 @@ func (s *suite) plantFaults(ctx context.Context, chosen []row) error {
 		if i < 0 {
 			continue
 		}
-		planted, err := s.buildWith(ctx, f)
+		source, changed, err := f.plant(".")
 		if err != nil {
+			return err
+		}
+		planted := program{filepath.Join(s.dir, "fault"), map[string]string{source: changed}}
+		if err := build(ctx, planted); err != nil {
 			return err
 		}
 		figures, logs, err := s.runRow(ctx, planted, chosen[i])
@@ -203,16 +207,6 @@ func (f fault) plant(root string) (file, text string, err error) {
 		return "", "", fmt.Errorf("fault %q: %q occurs %d times in %s, want once; update the fault in faults.go", f.what, f.before, count, f.file)
 	}
 	return file, strings.Replace(string(source), f.before, f.after, 1), nil
-}
-
-// buildWith compiles the program with a fault.
-func (s *suite) buildWith(ctx context.Context, f fault) (program, error) {
-	source, text, err := f.plant(".")
-	if err != nil {
-		return program{}, err
-	}
-	planted := program{filepath.Join(s.dir, "fault"), map[string]string{source: text}}
-	return planted, build(ctx, planted)
 }
 
 // compileFaults checks that the program compiles with each fault of the rows. Each build has

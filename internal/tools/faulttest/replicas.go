@@ -24,7 +24,9 @@ import (
 func failover(signal syscall.Signal, limit time.Duration) func(context.Context, *fixture) string {
 	return func(ctx context.Context, f *fixture) string {
 		const delivered, receivers = 40 * time.Second, 6 // more than the worker has transactions
-		s, standby := f.openPair(ctx, allowLoopback)
+		primary := f.startDatabase(ctx, "", map[string]string{"synchronous_standby_names": "*"})
+		standby := f.startStandby(ctx, primary, "standby", "sync")
+		s := f.openWith(ctx, primary, anyURL(primary, standby), allowLoopback)
 		for range receivers {
 			s.receive(ctx, nil)
 		}
@@ -35,7 +37,7 @@ func failover(signal syscall.Signal, limit time.Duration) func(context.Context, 
 		// would be lost.
 		standby.follow(ctx, "")
 		sleep(ctx, 200*time.Millisecond)
-		stopped, primary := time.Now(), s.db
+		stopped := time.Now()
 		primary.signal(signal)
 		defer func() { _ = must.Attempt(func() { primary.signal(syscall.SIGKILL) }) }() // it may have ended
 		standby.promote(ctx)
@@ -52,13 +54,6 @@ func failover(signal syscall.Signal, limit time.Duration) func(context.Context, 
 		return fmt.Sprintf("%s, slowest %s, 0 of %d lost; orders again after %s (promotion %s), all events delivered after %s",
 			l.summary(), round(l.slowest), len(l.placed), round(back), round(promotion), round(all))
 	}
-}
-
-// openPair starts a deployment on two servers: a primary and its synchronous standby.
-func (f *fixture) openPair(ctx context.Context, extra ...string) (s *deployment, standby *database) {
-	primary := f.startDatabase(ctx, "", map[string]string{"synchronous_standby_names": "*"})
-	standby = f.startStandby(ctx, primary, "standby", "sync")
-	return f.openWith(ctx, primary, anyURL(primary, standby), extra...), standby
 }
 
 // configure changes a setting of a running server.

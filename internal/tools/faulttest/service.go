@@ -20,7 +20,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
-	"petstore/internal/tools/freeport"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 )
@@ -79,7 +78,7 @@ func (f *fixture) run(ctx context.Context, command, dbURL string, extra ...strin
 
 // freeAddr returns an address for a server.
 func freeAddr(ctx context.Context) (addr string) {
-	prepare(func() { addr = must.Get(freeport.Addr(ctx)) })
+	prepare(func() { addr = run.FreeAddr(ctx) })
 	return addr
 }
 

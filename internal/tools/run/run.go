@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -112,6 +114,30 @@ func Listen(ctx context.Context) net.Listener {
 	var config net.ListenConfig
 	return must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
 }
+
+// FreeAddr returns an address of this machine that nothing listens on, each time another one, for a
+// server that begins to listen some time later.
+func FreeAddr(ctx context.Context) string {
+	var config net.ListenConfig
+	for range numberOfPorts {
+		addr := fmt.Sprintf("127.0.0.1:%d", firstPort+(beginPort+triedPorts.Add(1))%numberOfPorts)
+		if listener, err := config.Listen(ctx, "tcp", addr); err == nil {
+			must.OK(listener.Close())
+			return addr
+		}
+	}
+	must.Hold(false, "no port between 30000 and 32767 is free")
+	return ""
+}
+
+// The ports are below those that the system hands out.
+const firstPort, numberOfPorts = 30_000, 2_768
+
+// beginPort is the first port, and triedPorts the number of those that were tried.
+var (
+	beginPort  = rand.Int64N(numberOfPorts) //nolint:gosec // any port will do
+	triedPorts atomic.Int64
+)
 
 // Serve starts an HTTP server on a free port, and returns its URL.
 func Serve(ctx context.Context, handler http.Handler) (url string, stop func()) {
