@@ -338,11 +338,11 @@ func (s *deployment) during(ctx context.Context, a attack, measured time.Duratio
 		known, checks := s.measureOthers(ctx, measured)
 		atEnd()
 		memory := s.api.peakMemory()
-		figure = fmt.Sprintf("%s of %d clients: %d requests, p99 %s, %d health checks, p99 %s, memory %d MB",
-			a.what, a.clients, len(known), round(known.p99()), len(checks), round(checks.p99()), memory>>20)
+		figure = fmt.Sprintf("%d requests, p99 %s, %d health checks, p99 %s, memory %d MB",
+			len(known), round(known.p99()), len(checks), round(checks.p99()), memory>>20)
 		must.Hold(known.p99() <= p99Limit && memory <= memoryLimit, "%s", figure)
 	})
-	return figure
+	return fmt.Sprintf("%s of %d clients: %s", a.what, a.clients, figure)
 }
 
 // needDescriptors skips the row if this process may not open that many descriptors. The
