@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // addresses returns the URLs of the API and of the admin address.
@@ -176,22 +177,12 @@ func TestAdminHosts(t *testing.T) {
 		"metrics.example.evil": 421, "127.1": 421, "2130706433": 421,
 	} {
 		for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline"} {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, admin+path, nil)
-			if err != nil {
-				t.Fatal(err)
+			got := httpRequest{method: http.MethodGet, url: admin + path, header: http.Header{"Host": {host}}}.send(t)
+			if got.status != want {
+				t.Errorf("GET %s for Host %q: %d, want %d", path, host, got.status, want)
 			}
-			request.Host = host
-			response, err := http.DefaultClient.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(response.Body)
-			response.Body.Close()
-			if err != nil || response.StatusCode != want {
-				t.Errorf("GET %s for Host %q: %s %v, want %d", path, host, response.Status, err, want)
-			}
-			if want == http.StatusMisdirectedRequest && !strings.Contains(string(body), "PETSTORE_ADMIN_HOSTS") {
-				t.Errorf("the error message is %q", body)
+			if want == http.StatusMisdirectedRequest && !strings.Contains(got.body, "PETSTORE_ADMIN_HOSTS") {
+				t.Errorf("the error message is %q", got.body)
 			}
 		}
 	}
@@ -201,9 +192,7 @@ func TestAdminHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, "GET /metrics HTTP/1.0\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(io.WriteString(conn, "GET /metrics HTTP/1.0\r\n\r\n"))(t)
 	if reply, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(reply), "HTTP/1.0 421") {
 		t.Errorf("without a Host: %.80q, %v", reply, err)
 	}

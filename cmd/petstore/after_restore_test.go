@@ -14,6 +14,7 @@ import (
 
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // sender sends requests to a server with a key.
@@ -152,9 +153,7 @@ func (c sender) walkToReset(target string) resetEvent {
 	for range 20 {
 		page := c.send("GET", target, "")
 		var events []resetEvent
-		if err := json.Unmarshal([]byte(page.body), &events); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, json.Unmarshal([]byte(page.body), &events))
 		for _, one := range events {
 			if one.Type == "store.reset" {
 				return one

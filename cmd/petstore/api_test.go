@@ -22,6 +22,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/egress"
+	"petstore/internal/tools/need"
 	"petstore/internal/transfer"
 )
 
@@ -101,9 +102,7 @@ func TestAPIPaginates(t *testing.T) {
 	createCategories(t, base, key, 1, total)
 	for path, field := range map[string]string{"/categories?limit=3": "id", "/categories?limit=7": "id", "/events?limit=2": "sequence"} {
 		var all []map[string]any
-		if err := json.Unmarshal([]byte(must(t, client, "api", "GET", path, "--paginate")), &all); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, json.Unmarshal([]byte(must(t, client, "api", "GET", path, "--paginate")), &all))
 		var numbers []string
 		for _, one := range all {
 			numbers = append(numbers, fmt.Sprint(one[field]))
@@ -240,15 +239,7 @@ func TestAddressOfDev(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
 	client := target{url: "http://localhost:1", address: server.Listener.Addr().String()}.client(time.Minute)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost:1/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
+	need.Value(httpRequest{method: http.MethodGet, url: "http://localhost:1/"}.try(t.Context(), client))(t)
 	for address, want := range map[string]string{"127.0.0.1": "http://localhost:1", "::1": "http://localhost:1", "0.0.0.0": "http://localhost:1", "127.0.0.2": "http://127.0.0.2:1"} {
 		if got := devURL("http", &net.TCPAddr{IP: net.ParseIP(address), Port: 1}); got != want {
 			t.Errorf("the URL of %s is %s, want %s", address, got, want)
@@ -399,16 +390,11 @@ func TestAnotherServer(t *testing.T) {
 // TestKeyedPosts compares keyedPosts with the spec.
 func TestKeyedPosts(t *testing.T) {
 	t.Parallel()
-	made, err := api.SpecFor("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := need.Value(api.SpecFor(""))(t)
 	var spec struct {
 		Paths map[string]map[string]json.RawMessage
 	}
-	if err := json.Unmarshal(made.JSON, &spec); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal(made.JSON, &spec))
 	var want []string
 	for path, item := range spec.Paths {
 		if strings.Contains(string(item["post"]), "#/components/parameters/IdempotencyKey") {
@@ -428,15 +414,8 @@ func TestStreamIsReset(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	client := newHTTPClient(time.Minute, server.Client().Transport.(*http.Transport).TLSClientConfig.Clone())
-	response, err := client.Do(request)
-	if err == nil {
-		response.Body.Close()
-	}
+	_, err := httpRequest{method: http.MethodGet, url: server.URL}.try(t.Context(), client)
 	if why := whyNoResponse(err, time.Minute); why != "the server closed the connection" {
 		t.Errorf("%v: %s", err, why)
 	}
@@ -450,10 +429,7 @@ func TestDeadConnection(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	network, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	network := need.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { network.Close() })
 	var opened, dead atomic.Int64 // connections, in the order in which they are opened
 	go func() {
@@ -488,17 +464,8 @@ func TestDeadConnection(t *testing.T) {
 	pings := client.Transport.(*http.Transport).HTTP2
 	pings.SendPingTimeout, pings.PingTimeout = 50*time.Millisecond, 2*time.Second
 	get := func() (string, error) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(server.URL, server.Listener.Addr().String(), network.Addr().String(), 1), nil)
-		if err != nil {
-			return "", err
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			return "", err
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		return string(text), err
+		got, err := httpRequest{method: http.MethodGet, url: "https://" + network.Addr().String()}.try(t.Context(), client)
+		return got.body, err
 	}
 	if proto, err := get(); proto != "HTTP/2.0" {
 		t.Fatalf("the first request: %q, %v", proto, err)

@@ -17,6 +17,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/selfsigned"
+	"petstore/internal/tools/need"
 )
 
 // newCertificate makes files with a certificate for localhost.
@@ -24,9 +25,7 @@ func newCertificate(t *testing.T) (certFile, keyFile string) {
 	t.Helper()
 	dir := t.TempDir()
 	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	if err := selfsigned.Make(certFile, keyFile, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, selfsigned.Make(certFile, keyFile, time.Now()))
 	return certFile, keyFile
 }
 
@@ -45,9 +44,7 @@ func TestHTTPS(t *testing.T) {
 	t.Parallel()
 	certFile, keyFile := newCertificate(t)
 	otherCert, otherKey := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	if err := selfsigned.Make(otherCert, otherKey, time.Now().Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, selfsigned.Make(otherCert, otherKey, time.Now().Add(time.Hour)))
 	environ := []string{
 		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
 		"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile,
@@ -84,17 +81,12 @@ func TestHTTPS(t *testing.T) {
 	if _, err := live.try(t.Context(), trusting(t, otherCert)); err == nil {
 		t.Error("a certificate without its key is in use")
 	}
-	if err := os.Remove(keyFile); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Remove(keyFile))
 	p.expect("no such file")
 	replace(t, otherKey, keyFile)
 	p.expect("the certificate has changed")
 	block, _ := pem.Decode([]byte(readFile(t, otherCert)))
-	other, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := need.Value(x509.ParseCertificate(block.Bytes))(t)
 	match := end.FindStringSubmatch(read(t, admin+"/metrics"))
 	if got, err := strconv.ParseFloat(match[1], 64); err != nil || int64(got) != other.NotAfter.Unix() {
 		t.Errorf("the metric is %s, %v; the certificate ends at %d", match[1], err, other.NotAfter.Unix())
@@ -168,10 +160,7 @@ func TestDevHTTPS(t *testing.T) {
 	if err != nil || !strings.Contains(stdout, `"id":1`) {
 		t.Errorf("petstore api: %v\n%s%s", err, stdout, stderr)
 	}
-	dev, err := (&program{dir: dir}).findDev()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := need.Value((&program{dir: dir}).findDev())(t)
 	environ := []string{"PETSTORE_URL=" + dev.URL, "PETSTORE_API_KEY=" + dev.APIKey}
 	if _, stderr, err := executeIn(t, dir, environ, "", "api", "/pets?limit=1"); err != nil {
 		t.Errorf("petstore api with variables: %v\n%s", err, stderr)
@@ -183,9 +172,7 @@ func TestDevHTTPS(t *testing.T) {
 	}
 	renew := func(now time.Time) (cert string) {
 		t.Helper()
-		if err := selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), now); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), now))
 		return readFile(t, filepath.Join(dir, devCertFile))
 	}
 	if renew(time.Now()) != before {

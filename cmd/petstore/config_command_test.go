@@ -6,15 +6,15 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"petstore/internal/tools/need"
 )
 
 // settingsOf runs config --json.
 func settingsOf(t *testing.T, environ []string) map[string]setting {
 	t.Helper()
 	var all []setting
-	if err := json.Unmarshal([]byte(must(t, environ, "config", "--json")), &all); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal([]byte(must(t, environ, "config", "--json")), &all))
 	byName := map[string]setting{}
 	for _, one := range all {
 		byName[one.Name] = one

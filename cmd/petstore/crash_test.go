@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // shop is a server that the test kills and restarts on the same data.
@@ -172,9 +173,7 @@ func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered)
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	tx := pgtest.Begin(s.t, s.database.Pool)
-	if _, err := tx.Exec(ctx, hold); err != nil {
-		s.t.Fatal(err)
-	}
+	need.Value(tx.Exec(ctx, hold))(s.t)
 	done := make(chan error, 1)
 	go func() {
 		var err error
@@ -182,9 +181,7 @@ func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered)
 		done <- err
 	}()
 	if pgtest.Is(pgtest.Citus) { // a worker waits, with a statement of its own
-		if err := pgtest.AwaitLockWaiters(ctx, s.database.Pool, 1); err != nil {
-			s.t.Fatal(err)
-		}
+		need.OK(s.t, pgtest.AwaitLockWaiters(ctx, s.database.Pool, 1))
 	} else {
 		eventually(s.t, held+" waits for a lock", func() bool {
 			var waits bool
@@ -196,9 +193,7 @@ func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered)
 	ending()
 	pgtest.Rollback(s.t, tx)
 	ended()
-	if err := <-done; err != nil {
-		s.t.Fatal(err)
-	}
+	need.OK(s.t, <-done)
 	return placed
 }
 
@@ -207,18 +202,11 @@ func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered)
 func TestTerminatedDuringAnOrder(t *testing.T) {
 	t.Parallel()
 	s := openShop(t)
-	idle, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	idle := need.Value((&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.base, "http://")))(t)
 	defer idle.Close()
-	if _, err := io.WriteString(idle, "GET /livez HTTP/1.1\r\nHost: shop\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(io.WriteString(idle, "GET /livez HTTP/1.1\r\nHost: shop\r\n\r\n"))(t)
 	placed := s.orderAt("LOCK TABLE inventory IN ACCESS EXCLUSIVE MODE", "StorePetsLock", func() {
-		if err := s.server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, s.server.cmd.Process.Signal(syscall.SIGTERM))
 		_, _ = io.Copy(io.Discard, idle) // ends when the server waits only for requests in progress
 	}, func() {
 		if code := s.server.wait(); code != 0 {

@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 const observability = "../../deploy/observability/"
@@ -222,16 +223,10 @@ func (s *series) add(t *testing.T, exposed string) {
 	t.Helper()
 	s.now = s.now.Add(scrapeInterval)
 	text := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := text.TextToMetricFamilies(strings.NewReader(exposed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := need.Value(text.TextToMetricFamilies(strings.NewReader(exposed)))(t)
 	scrape := model.Vector{{Metric: model.Metric{"__name__": "up"}, Value: 1}} // Prometheus adds this one
 	for _, family := range families {
-		samples, err := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, family)
-		if err != nil {
-			t.Fatal(err)
-		}
+		samples := need.Value(expfmt.ExtractSamples(&expfmt.DecodeOptions{}, family))(t)
 		scrape = append(scrape, samples...)
 	}
 	for _, sample := range scrape {

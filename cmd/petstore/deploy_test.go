@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"petstore/internal/tools/need"
 )
 
 // A pinned reference has a digest and names the version.
@@ -59,9 +61,7 @@ func TestComposeFiles(t *testing.T) {
 		var file struct {
 			Services map[string]composeService
 		}
-		if err := yaml.Unmarshal([]byte(text), &file); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, yaml.Unmarshal([]byte(text), &file))
 		own := 0
 		for name, service := range file.Services {
 			if service.Image == "" {

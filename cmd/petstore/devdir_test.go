@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // TestCommandsFindDev runs client and database commands below the folder of a running dev,
@@ -18,12 +19,8 @@ func TestCommandsFindDev(t *testing.T) {
 	t.Parallel()
 	dir := pgtest.Dir(t)
 	below := filepath.Join(dir, "src", "shop")
-	if err := os.MkdirAll(below, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, devDir), 0o755); err != nil { // as an older version did
-		t.Fatal(err)
-	}
+	need.OK(t, os.MkdirAll(below, 0o755))
+	need.OK(t, os.Mkdir(filepath.Join(dir, devDir), 0o755)) // as an older version did
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}
 	dev := begin(t, dir, environ, "dev")
 	export := strings.Fields(dev.expect("export PETSTORE_URL="))[1:]
@@ -106,13 +103,8 @@ func TestCommandsFindDev(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(dir, devDir, devFile)); err != nil || len(text) > 0 {
 		t.Errorf("after its end, dev leaves %q, %v", text, err)
 	}
-	stale, err := json.Marshal(devServer{URL: base, APIKey: key, DatabaseURL: "postgres:///x"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, devDir, devFile), stale, 0o600); err != nil { // as kill -9 does
-		t.Fatal(err)
-	}
+	stale := need.Value(json.Marshal(devServer{URL: base, APIKey: key, DatabaseURL: "postgres:///x"}))(t)
+	need.OK(t, os.WriteFile(filepath.Join(dir, devDir, devFile), stale, 0o600)) // as kill -9 does
 	wantNoDev(t, dir, below)
 }
 
@@ -131,12 +123,8 @@ func TestDevFileOfOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, devDir, devFile)
-	if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(devFile, file); err != nil { // root can open all other files
-		t.Fatal(err)
-	}
+	need.OK(t, os.Mkdir(filepath.Dir(file), 0o755))
+	need.OK(t, os.Symlink(devFile, file)) // root can open all other files
 	for line, variable := range map[string]string{"api /pets": "PETSTORE_API_KEY", "account list": "DATABASE_URL"} {
 		_, _, err := executeIn(t, dir, nil, "", strings.Fields(line)...)
 		if err == nil || !strings.HasPrefix(err.Error(), variable+" must be set ") || !strings.Contains(err.Error(), ", because "+file+" cannot be read: ") {

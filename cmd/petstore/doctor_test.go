@@ -15,6 +15,7 @@ import (
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/selfsigned"
+	"petstore/internal/tools/need"
 )
 
 // examine runs doctor --json and returns the findings by check.
@@ -51,9 +52,7 @@ func TestDoctor(t *testing.T) {
 	pgtest.Not(t, pgtest.Citus, "the cases break a database without shards")
 	pgtest.Not(t, pgtest.PgBouncer, "the cases bring their own pooler")
 	certFile, keyFile := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	if err := selfsigned.Make(certFile, keyFile, time.Now().Add(certificateAlarm-time.Hour-selfsigned.Validity)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, selfsigned.Make(certFile, keyFile, time.Now().Add(certificateAlarm-time.Hour-selfsigned.Validity)))
 	unchanged := pgtest.New(t)
 	for _, test := range []struct {
 		check, want string

@@ -19,6 +19,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // internals matches words of Go, the driver and our packages that do not help a
@@ -158,10 +159,7 @@ func TestConfigurationSentences(t *testing.T) {
 // where, and what to do.
 func TestDatabaseSentences(t *testing.T) {
 	t.Parallel()
-	database, err := url.Parse(pgtest.NewEmpty(t).URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	database := need.Value(url.Parse(pgtest.NewEmpty(t).URL))(t)
 	address := database.Host
 	if host := database.Query().Get("host"); host != "" {
 		address = "the socket " + host + "/.s.PGSQL.5432"
@@ -298,10 +296,7 @@ func TestSilentFirstHost(t *testing.T) {
 	database := pgtest.New(t)
 	second := func(address string) string {
 		t.Helper()
-		parsed, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parsed := need.Value(url.Parse(address))(t)
 		query := parsed.Query()
 		for name, hosts := range map[string][2]string{"host": {"127.0.0.1", parsed.Hostname()}, "port": {silent[len("127.0.0.1:"):], parsed.Port()}} {
 			query.Set(name, hosts[0]+","+cmp.Or(query.Get(name), hosts[1]))
@@ -421,9 +416,7 @@ func TestDevSentences(t *testing.T) {
 			t.Parallel()
 			dir := pgtest.Dir(t)
 			if test.prepare != nil {
-				if err := test.prepare(dir); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, test.prepare(dir))
 			}
 			p := begin(t, dir, append([]string{"PETSTORE_ADDR=127.0.0.1:0"}, test.environ...), append([]string{"dev"}, test.args...)...)
 			line := p.expect("petstore: ")

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"petstore/internal/tools/need"
 )
 
 // fill creates a store with all states of pets and orders, and with texts that files could spoil.
@@ -83,10 +85,7 @@ var hostileTexts = []string{
 
 func quoteJSON(t *testing.T, text string) string {
 	t.Helper()
-	quoted, err := json.Marshal(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	quoted := need.Value(json.Marshal(text))(t)
 	return string(quoted)
 }
 

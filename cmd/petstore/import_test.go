@@ -25,6 +25,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 	"petstore/internal/transfer"
 )
 
@@ -96,9 +97,7 @@ func (s *store) rows(args ...string) []map[string]any {
 	var rows []map[string]any
 	for line := range strings.Lines(must(s.t, s.environ, append([]string{"export"}, args...)...)) {
 		var row map[string]any
-		if err := json.Unmarshal([]byte(line), &row); err != nil {
-			s.t.Fatal(err)
-		}
+		need.OK(s.t, json.Unmarshal([]byte(line), &row))
 		rows = append(rows, row)
 	}
 	return rows
@@ -261,9 +260,7 @@ func TestCorrectOneRow(t *testing.T) {
 func TestInterruptedReading(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t)
-	if err := syscall.Mkfifo(filepath.Join(s.dir, "pets.csv"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, syscall.Mkfifo(filepath.Join(s.dir, "pets.csv"), 0o600))
 	hangup := syscall.SIGHUP
 	if signal.Ignored(hangup) { // the tests run under nohup
 		hangup = syscall.SIGTERM
@@ -404,13 +401,8 @@ func TestErrorsFile(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t)
 	path, link := s.file("categories.csv", "name\nDogs\n"), filepath.Join(s.dir, "link")
-	if err := os.Symlink(path, link); err != nil {
-		t.Fatal(err)
-	}
-	stdin, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Symlink(path, link))
+	stdin := need.Value(os.Open(path))(t)
 	defer stdin.Close()
 	for _, args := range [][]string{{path, "--errors", path}, {"nowhere.csv", path, "--errors", link}, {"-", "--errors", path}} {
 		err := run(t.Context(), append([]string{"import"}, args...), &program{environ: s.environ, dir: s.dir, stdin: stdin, stdout: io.Discard, stderr: io.Discard})
@@ -455,10 +447,7 @@ func (s *store) underTest() *store {
 // server closes the connection, so does the proxy.
 func (s *store) behind(proxy func(server http.Handler, w http.ResponseWriter, r *http.Request)) *store {
 	s.t.Helper()
-	address, err := url.Parse(s.url())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	address := need.Value(url.Parse(s.url()))(s.t)
 	server := httputil.NewSingleHostReverseProxy(address)
 	server.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
 	listening := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { proxy(server, w, r) }))
@@ -501,9 +490,7 @@ func TestImportJournal(t *testing.T) {
 		if text = begun.ReplaceAllString(text, lines.String()); text == full {
 			t.Fatalf("the journal\n%s", full)
 		}
-		if err := os.WriteFile(journal, []byte(text+"4 10"), 0o600); err != nil { // a part of a line
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(journal, []byte(text+"4 10"), 0o600)) // a part of a line
 	}
 	forget(22 * time.Hour)
 	if got := s.load(path); got.Imported != 1 || got.Before != 2 {

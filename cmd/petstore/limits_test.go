@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // TestServeLimitsKeys: responses have the configured limits, and by default the limits of the API
@@ -140,14 +141,9 @@ func TestServeLimitsConnections(t *testing.T) {
 
 	var slow []net.Conn
 	for range 5 {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := need.Value(new(net.Dialer).DialContext(t.Context(), "tcp", address))(t)
 		t.Cleanup(func() { conn.Close() })
-		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, conn.SetDeadline(time.Now().Add(patience)))
 		_, _ = io.WriteString(conn, "GET /half HTTP/1.1\r\n") // the connection may be closed already
 		slow = append(slow, conn)
 	}
@@ -185,9 +181,7 @@ func TestServeLimitsHTTP2(t *testing.T) {
 		long := http.Header{"X-Long": {strings.Repeat("x", size)}}
 		return httpRequest{method: http.MethodGet, url: base + path, key: key, header: long}.tryOK(t.Context(), client)
 	}
-	if err := get("/livez", 16_000); err != nil { // the others use its connection
-		t.Fatal(err)
-	}
+	need.OK(t, get("/livez", 16_000)) // the others use its connection
 	if err := get("/livez", 17_000); err == nil {
 		t.Error("a header of 17,000 bytes is not too long")
 	}
@@ -208,14 +202,9 @@ func TestServeLimitsHTTP2(t *testing.T) {
 func roundTrip(t *testing.T, address, text string, within time.Duration) (string, error) {
 	t.Helper()
 	var dialer net.Dialer
-	connection, err := dialer.DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	connection := need.Value(dialer.DialContext(t.Context(), "tcp", address))(t)
 	defer connection.Close()
-	if err := connection.SetDeadline(time.Now().Add(within)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, connection.SetDeadline(time.Now().Add(within)))
 	go func() { _, _ = io.WriteString(connection, text) }() // the server may stop reading early
 	resp, err := http.ReadResponse(bufio.NewReader(connection), nil)
 	if errors.Is(err, io.ErrUnexpectedEOF) {

@@ -35,6 +35,7 @@ import (
 	"petstore/internal/follow"
 	"petstore/internal/pgtest"
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/tools/need"
 )
 
 // eventPattern matches the id of an event.
@@ -178,10 +179,7 @@ func receive(t *testing.T, statuses ...int) (target string, requests chan receiv
 // signature returns the signature that a secret makes, as the specification says.
 func (r received) signature(t *testing.T, secret string) string {
 	t.Helper()
-	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := need.Value(base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_")))(t)
 	mac := hmac.New(sha256.New, key)
 	fmt.Fprintf(mac, "%s.%s.%s", r.header.Get("webhook-id"), r.header.Get("webhook-timestamp"), r.body)
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
@@ -234,9 +232,7 @@ func TestForwarderSkips(t *testing.T) {
 	var printed bytes.Buffer
 	f := newForwarder(target, standardwebhooks.NewSecret(), &printed)
 	f.pause = time.Millisecond
-	if err := f.forward(t.Context(), follow.Event{ID: "evt_1_00000000", Type: "pet.created", JSON: []byte("{}")}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, f.forward(t.Context(), follow.Event{ID: "evt_1_00000000", Type: "pet.created", JSON: []byte("{}")}))
 	if len(requests) != 5 || !strings.HasSuffix(printed.String(), "evt_1_00000000 pet.created: 503, skipped after 5 attempts\n") {
 		t.Errorf("after %d attempts, it printed\n%s", len(requests), &printed)
 	}
@@ -251,10 +247,7 @@ func (w writer) Write(text []byte) (int, error) { return w(text) }
 // attempts than responses are allowed.
 func TestForwarderWaits(t *testing.T) {
 	t.Parallel()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := need.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	var accepted atomic.Int32
 	server := &http.Server{
 		ReadHeaderTimeout: patience,

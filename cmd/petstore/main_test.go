@@ -29,6 +29,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // asProgram makes the test binary run as the program, for tests that need a
@@ -223,14 +224,9 @@ func TestServeWaits(t *testing.T) {
 		t.Errorf("%v, after %s", err, time.Since(began))
 	}
 	locked := pgtest.New(t)
-	holder, err := locked.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := need.Value(locked.Pool.Begin(t.Context()))(t)
 	defer func() { _ = holder.Rollback(t.Context()) }()
-	if _, err := holder.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(holder.Exec(t.Context(), "LOCK TABLE goose_db_version"))(t)
 	full := "postgres://shop:secret@" + rejectLogins(t, "53300", "sorry, too many clients already") + "/shop?sslmode=disable"
 	for _, address := range []string{environ[0], "DATABASE_URL=" + full, "DATABASE_URL=" + locked.URL} {
 		for _, command := range []string{"serve", "worker"} {
@@ -284,15 +280,9 @@ func TestMigrate(t *testing.T) {
 // TestServingRole: migrate up grants the serving role all privileges that it needs.
 func TestServingRole(t *testing.T) {
 	t.Parallel()
-	role, err := url.Parse(pgtest.New(t).DirectURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	role := need.Value(url.Parse(pgtest.New(t).DirectURL))(t)
 	database := pgtest.NewEmpty(t)
-	owner, err := url.Parse(database.OwnerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	owner := need.Value(url.Parse(database.OwnerURL))(t)
 	serving := *role
 	serving.Path = owner.Path
 	environ := []string{"DATABASE_URL=" + serving.String(), "PETSTORE_ADDR=127.0.0.1:0"}
@@ -546,9 +536,7 @@ func startWith(t *testing.T, stdin io.Reader, dir string, environ []string, args
 	read, write := io.Pipe()
 	p := &process{t: t, cmd: cmd, lines: make(chan string), read: read, ended: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(&p.stdout, write), io.MultiWriter(&p.stderr, write)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, cmd.Start())
 	printed := make(chan string)
 	go func() {
 		for scanner := bufio.NewScanner(read); scanner.Scan(); {
@@ -626,9 +614,7 @@ func (p *process) expect(text string) string {
 func (p *process) end(signal os.Signal) int {
 	p.t.Helper()
 	watchArguments(p.t)
-	if err := p.cmd.Process.Signal(signal); err != nil {
-		p.t.Fatal(err)
-	}
+	need.OK(p.t, p.cmd.Process.Signal(signal))
 	return p.wait()
 }
 
@@ -705,9 +691,7 @@ func TestClosedOutput(t *testing.T) {
 			if test.last == "" {
 				read.Close()
 			}
-			if err := errors.Join(cmd.Start(), write.Close()); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, errors.Join(cmd.Start(), write.Close()))
 			if test.last != "" {
 				scanner := bufio.NewScanner(read)
 				for scanner.Scan() && !strings.Contains(scanner.Text(), test.last) {
@@ -759,9 +743,7 @@ func TestDev(t *testing.T) {
 		t.Errorf("doctor finds a mistake in dev: %v\n%s", err, told)
 	}
 
-	if err := first.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, first.cmd.Process.Kill())
 	first.wait()
 
 	second := begin(t, dir, environ, "dev")
@@ -822,9 +804,7 @@ func TestDevOpensTheReference(t *testing.T) {
 		opener = "open"
 	}
 	script := "#!/bin/sh\necho \"opened $*\" > '" + opened + ".new' && mv '" + opened + ".new' '" + opened + "'\n"
-	if err := os.WriteFile(filepath.Join(dir, opener), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(filepath.Join(dir, opener), []byte(script), 0o700))
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:1"}
 	p := begin(t, dir, append(environ, "PATH="+dir+":"+os.Getenv("PATH")), "dev", "--port", "0", "--open")
 	want := "opened http://localhost" + strings.TrimPrefix(p.address(), "http://127.0.0.1") + "/docs\n"

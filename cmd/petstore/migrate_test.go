@@ -8,6 +8,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // TestMigrateDryRun: migrate up --dry-run prints the pending migrations with their locks, and
@@ -29,9 +30,7 @@ func TestMigrateDryRun(t *testing.T) {
 		t.Errorf("the plan has annotations or reverts migrations:\n%s", text)
 	}
 	var plan []postgres.PendingMigration
-	if err := json.Unmarshal([]byte(must(t, environ, "migrate", "up", "--dry-run", "--json")), &plan); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal([]byte(must(t, environ, "migrate", "up", "--dry-run", "--json")), &plan))
 	want := postgres.TableLock{Table: "accounts", Mode: "SHARE ROW EXCLUSIVE", Blocks: "writes"}
 	if len(plan) < 20 || plan[0].Locks == nil || plan[3].Name != "00004_create_categories.sql" || !plan[3].InTransaction || len(plan[3].Locks) != 1 || plan[3].Locks[0] != want {
 		t.Errorf("the plan as JSON: %+v", plan)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"petstore/internal/tools/need"
 )
 
 // TestSpecProse checks the descriptions, summaries and example messages of
@@ -13,9 +15,7 @@ func TestSpecProse(t *testing.T) {
 	t.Parallel()
 	text := readFile(t, filepath.Join(repository, "internal/api/openapi.yaml"))
 	var spec any
-	if err := yaml.Unmarshal([]byte(text), &spec); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, yaml.Unmarshal([]byte(text), &spec))
 	seen := map[string]bool{}
 	eachProse(spec, func(prose string) { seen[prose] = true })
 	if len(seen) < 200 {

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"petstore/internal/tools/need"
 )
 
 // badGoProse lists patterns that only Go files are checked against, in addition to
@@ -33,10 +35,7 @@ func TestGoProse(t *testing.T) {
 	files := token.NewFileSet()
 	checked := 0
 	for _, name := range goFiles(t) {
-		file, err := parser.ParseFile(files, filepath.Join(repository, name), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := need.Value(parser.ParseFile(files, filepath.Join(repository, name), nil, parser.ParseComments))(t)
 		checked++
 		for _, text := range goTexts(file) {
 			for _, mistake := range text.mistakes() {
@@ -78,10 +77,7 @@ func TestGoProseMistakes(t *testing.T) {
 		"// f does " + strings.Repeat("it and ", 11) + "it.\nfunc f() {}":       0,
 		"// f does " + strings.Repeat("it\n// and ", 11) + "it too.\nvar x int": 1,
 	} {
-		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n\n"+source, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := need.Value(parser.ParseFile(token.NewFileSet(), "", "package p\n\n"+source, parser.ParseComments))(t)
 		var mistakes []string
 		for _, text := range goTexts(file) {
 			mistakes = append(mistakes, text.mistakes()...)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 	"petstore/internal/tools/secretscan"
 )
 
@@ -69,10 +70,7 @@ func watchOutput(t *testing.T, args []string, stdout, stderr string) {
 // machine can read. On systems without /proc it does nothing.
 func watchArguments(t *testing.T) {
 	t.Helper()
-	folders, err := filepath.Glob("/proc/[0-9]*") // a pattern with the file would make Glob read each folder
-	if err != nil {
-		t.Fatal(err)
-	}
+	folders := need.Value(filepath.Glob("/proc/[0-9]*"))(t) // a pattern with the file would make Glob read each folder
 	for _, folder := range folders {
 		if arguments, err := os.ReadFile(filepath.Join(folder, "cmdline")); err == nil { // otherwise it has ended
 			watch(t, "arguments of a process", strings.ReplaceAll(string(arguments), "\x00", " "))
@@ -87,10 +85,7 @@ func TestPasswordIsNowhere(t *testing.T) {
 	t.Parallel()
 	const password = "a password, & with/all:of@them?#%"
 	user := url.UserPassword("petstore", password).String()
-	database, err := url.Parse(pgtest.New(t).URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	database := need.Value(url.Parse(pgtest.New(t).URL))(t)
 	unknown := *database
 	unknown.User = url.UserPassword("nobody_at_all", password)
 	refusing := rejectPasswords(t)

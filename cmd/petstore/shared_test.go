@@ -24,6 +24,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // shared is the server that tests share which need no more than an account of their own.
@@ -38,10 +39,7 @@ var shared struct {
 // rate limits, and delivers to webhooks on this machine.
 func sharedServer(t *testing.T) (database *pgtest.Database, environ []string, base string) {
 	t.Helper()
-	database, err := pgtest.Shared()
-	if err != nil {
-		t.Fatal(err)
-	}
+	database = need.Value(pgtest.Shared())(t)
 	shared.once.Do(func() {
 		shared.environ = []string{
 			"DATABASE_URL=" + database.URL, "PETSTORE_DIRECT_URL=" + database.DirectURL, "PETSTORE_ADDR=127.0.0.1:0",
@@ -100,16 +98,10 @@ func serveAccount(t *testing.T) (environ []string, base, key string) {
 func serveInProcess(t *testing.T, pool *postgres.DB, environ []string) (base string) {
 	t.Helper()
 	p := &program{environ: environ, dir: emptyDir, stdout: io.Discard, stderr: io.Discard}
-	c, err := p.loadServerConfig(true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := need.Value(p.loadServerConfig(true))(t)
 	options := apiOptions(c)
 	options.DB, options.Verifier, options.Log = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())), slog.New(slog.DiscardHandler)
-	handler, err := api.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	handler := need.Value(api.New(options))(t)
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL
@@ -118,7 +110,7 @@ func serveInProcess(t *testing.T, pool *postgres.DB, environ []string) (base str
 // httpRequest is a request, with an API key if it has one.
 type httpRequest struct {
 	method, url, key, body string
-	header                 http.Header // more fields
+	header                 http.Header // more fields; Host replaces the host of the URL
 }
 
 // exchanged is a response that was read.
@@ -135,6 +127,7 @@ func (r httpRequest) try(ctx context.Context, client *http.Client) (exchanged, e
 		return exchanged{}, err
 	}
 	maps.Copy(request.Header, r.header)
+	request.Host = r.header.Get("Host")
 	if r.key != "" {
 		request.Header.Set("Authorization", "Bearer "+r.key)
 	}
@@ -162,10 +155,7 @@ func (r httpRequest) tryOK(ctx context.Context, client *http.Client) error {
 // send sends the request, which must get a response.
 func (r httpRequest) send(t *testing.T) exchanged {
 	t.Helper()
-	got, err := r.try(t.Context(), http.DefaultClient)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := need.Value(r.try(t.Context(), http.DefaultClient))(t)
 	return got
 }
 
@@ -194,19 +184,14 @@ func post(t *testing.T, url, key, body string) (location string) {
 // readFile returns the text of a file.
 func readFile(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := need.Value(os.ReadFile(path))(t)
 	return string(text)
 }
 
 // writeFile writes a file that only this user can read.
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // eventually waits until a condition holds.
@@ -254,10 +239,7 @@ func (m *movingServer) serve() *process {
 	m.t.Helper()
 	m.current.Store(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}) // a server of another test may get the last port
 	p := begin(m.t, emptyDir, m.environ, "serve")
-	address, err := url.Parse(p.address())
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	address := need.Value(url.Parse(p.address()))(m.t)
 	m.current.Store(address)
 	return p
 }

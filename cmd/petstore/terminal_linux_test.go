@@ -14,26 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // openTerminal opens a pseudo-terminal. The program reads from terminal what the
 // test writes to keyboard.
 func openTerminal(t *testing.T) (keyboard, terminal *os.File) {
 	t.Helper()
-	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	keyboard = need.Value(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
 	t.Cleanup(func() { keyboard.Close() })
 	fd := int(keyboard.Fd())
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err := errors.Join(err, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)); err != nil {
-		t.Fatal(err)
-	}
-	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, errors.Join(err, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)))
+	terminal = need.Value(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { terminal.Close() })
 	return keyboard, terminal
 }
@@ -45,9 +38,7 @@ func TestMigrateDownAsks(t *testing.T) {
 	before := must(t, environ, "migrate", "version")
 	for _, reply := range []string{"\n", "n\n", "what?\n", "y\n"} {
 		keyboard, terminal := openTerminal(t)
-		if _, err := keyboard.WriteString(reply); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(keyboard.WriteString(reply))(t)
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), []string{"migrate", "down"}, &program{environ: environ, dir: t.TempDir(), stdin: terminal, stdout: &stdout, stderr: &stderr})
 		if asked := stderr.String(); !strings.HasPrefix(asked, "Revert 000") || !strings.HasSuffix(asked, "? [y/N] ") || !strings.Contains(asked, " in the database petstore_") {
@@ -78,9 +69,7 @@ func TestDeleteAsks(t *testing.T) {
 		before := must(t, environ, strings.Fields(test.list)...)
 		for _, reply := range []string{"\n", "n\n", "y\n"} {
 			keyboard, terminal := openTerminal(t)
-			if _, err := keyboard.WriteString(reply); err != nil {
-				t.Fatal(err)
-			}
+			need.Value(keyboard.WriteString(reply))(t)
 			var stdout, stderr bytes.Buffer
 			err := run(t.Context(), strings.Fields(test.command), &program{environ: environ, dir: t.TempDir(), stdin: terminal, stdout: &stdout, stderr: &stderr})
 			if asked := stderr.String(); asked != test.question {
@@ -104,13 +93,9 @@ func TestSeedShowsProgress(t *testing.T) {
 	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).OwnerURL}
 	screen, terminal := openTerminal(t)
 	var stdout bytes.Buffer
-	if err := run(t.Context(), []string{"seed", "--pets", "1000"}, &program{environ: environ, dir: t.TempDir(), stdin: strings.NewReader(""), stdout: &stdout, stderr: terminal}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, run(t.Context(), []string{"seed", "--pets", "1000"}, &program{environ: environ, dir: t.TempDir(), stdin: strings.NewReader(""), stdout: &stdout, stderr: terminal}))
 	const end = "the end"
-	if _, err := terminal.WriteString(end); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(terminal.WriteString(end))(t)
 	printed := strings.TrimSuffix(readUntil(t, screen, end), end)
 	if !strings.HasPrefix(printed, clearLine+cutLine+"seeding: 12 of 30") || !strings.HasSuffix(printed, " rows"+wrapLine+clearLine) || strings.Contains(printed, "\n") {
 		t.Errorf("seed printed %q on the terminal, want its progress in one line", printed)
@@ -125,13 +110,9 @@ func TestImportShowsProgress(t *testing.T) {
 	s.load(path)
 	s.file("categories.csv", "name\na\nb\nc\n")
 	screen, terminal := openTerminal(t)
-	if err := run(t.Context(), []string{"import", path, "--connections", "1"}, &program{environ: s.environ, dir: emptyDir, stdout: io.Discard, stderr: terminal}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, run(t.Context(), []string{"import", path, "--connections", "1"}, &program{environ: s.environ, dir: emptyDir, stdout: io.Discard, stderr: terminal}))
 	const end = "the end"
-	if _, err := terminal.WriteString(end); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(terminal.WriteString(end))(t)
 	printed := readUntil(t, screen, end)
 	if !strings.HasPrefix(printed, clearLine+cutLine+"importing: 2 of 3 rows, ") || !strings.HasSuffix(printed, "s left"+wrapLine+clearLine+end) {
 		t.Errorf("import printed %q on the terminal", printed)
@@ -143,9 +124,7 @@ func TestAPIIndents(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t)
 	screen, terminal := openTerminal(t)
-	if err := run(t.Context(), []string{"api", "POST", "/categories", "name=Dogs"}, &program{environ: s.environ, dir: emptyDir, stdout: terminal, stderr: io.Discard}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, run(t.Context(), []string{"api", "POST", "/categories", "name=Dogs"}, &program{environ: s.environ, dir: emptyDir, stdout: terminal, stderr: io.Discard}))
 	if printed := readUntil(t, screen, "}"); !strings.HasPrefix(printed, "{\r\n  \"id\": 1001,\r\n  ") {
 		t.Errorf("api printed %q on the terminal", printed)
 	}
@@ -156,10 +135,7 @@ func readUntil(t *testing.T, screen *os.File, end string) (printed string) {
 	t.Helper()
 	for !strings.Contains(printed, end) {
 		text := make([]byte, 4096)
-		n, err := screen.Read(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := need.Value(screen.Read(text))(t)
 		printed += string(text[:n])
 	}
 	return printed
@@ -182,9 +158,7 @@ func TestInterruptedSeed(t *testing.T) {
 		t.Errorf("seed ends with %v", err)
 	}
 	const end = "the end"
-	if _, err := terminal.WriteString(end); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(terminal.WriteString(end))(t)
 	if printed := readUntil(t, screen, end); !strings.HasSuffix(printed, clearLine+end) {
 		t.Errorf("seed printed %q", printed)
 	}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // spanCollector receives spans by OTLP over HTTP.
@@ -201,9 +202,7 @@ func traceIDs(p *process, requests int) []string {
 		var line struct {
 			TraceID string `json:"trace_id"`
 		}
-		if err := json.Unmarshal([]byte(p.expect(`"msg":"request"`)), &line); err != nil {
-			p.t.Fatal(err)
-		}
+		need.OK(p.t, json.Unmarshal([]byte(p.expect(`"msg":"request"`)), &line))
 		ids[i] = line.TraceID
 	}
 	return ids

@@ -14,6 +14,7 @@ import (
 	"petstore/internal/docs/docstest"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // TestWebhooksPage runs the commands of the page "Receive webhooks" in one shell, one after
@@ -93,15 +94,9 @@ type shell struct {
 // argument of curl.
 func unwatchedKey(t *testing.T, database *pgtest.Database) string {
 	t.Helper()
-	pool, err := postgres.Open(t.Context(), database.URL, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := need.Value(postgres.Open(t.Context(), database.URL, 2))(t)
 	defer pool.Close()
-	secret, err := createKey(t.Context(), pool, accountOf(t), auth.NewKey{Name: "page", Scope: auth.Admin})
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := need.Value(createKey(t.Context(), pool, accountOf(t), auth.NewKey{Name: "page", Scope: auth.Admin}))(t)
 	return secret.Reveal()
 }
 
@@ -109,15 +104,10 @@ func startShell(t *testing.T, environ ...string) *shell {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "bash", "-eu", "-o", "pipefail")
 	command.Env = append(os.Environ(), environ...)
-	input, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	input := need.Value(command.StdinPipe())(t)
 	output, write := io.Pipe()
 	command.Stdout, command.Stderr = write, write
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, command.Start())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -136,9 +126,7 @@ func startShell(t *testing.T, environ ...string) *shell {
 func (s *shell) run(commands string) string {
 	s.t.Helper()
 	const end = "-- end of the commands"
-	if _, err := io.WriteString(s.input, commands+"\necho; echo '"+end+"'\n"); err != nil {
-		s.t.Fatal(err)
-	}
+	need.Value(io.WriteString(s.input, commands+"\necho; echo '"+end+"'\n"))(s.t)
 	var printed strings.Builder
 	for s.output.Scan() {
 		if s.output.Text() == end {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -29,17 +30,9 @@ func TestLocalWebhooks(t *testing.T) {
 	var account int64
 	var id string
 	var stored []byte
-	if err := database.Pool.QueryRow(t.Context(), "SELECT account_id, id, secret FROM webhooks").Scan(&account, &id, &stored); err != nil {
-		t.Fatal(err)
-	}
-	sealing, err := webhook.ParseVaultKey(secretKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	vault, err := webhook.NewVault(sealing)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, database.Pool.QueryRow(t.Context(), "SELECT account_id, id, secret FROM webhooks").Scan(&account, &id, &stored))
+	sealing := need.Value(webhook.ParseVaultKey(secretKey))(t)
+	vault := need.Value(webhook.NewVault(sealing))(t)
 	opened, err := vault.Open(webhook.Endpoint{AccountID: account, ID: id}, stored)
 	if err != nil || bytes.Contains(stored, opened.Key()) {
 		t.Errorf("the secret is not sealed with PETSTORE_SECRET_KEY: %v", err)

@@ -20,6 +20,7 @@ import (
 	"petstore/internal/admission"
 	"petstore/internal/event"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -207,9 +208,7 @@ func TestIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := admission.Resource{Name: "places", Total: 1, Wait: admission.Forever}
 		contended := admission.New(one)
-		if err := contended.Take(t.Context(), 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, contended.Take(t.Context(), 1, 1))
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _ = contended.Take(ctx, 2, 1) }()
 		synctest.Wait()

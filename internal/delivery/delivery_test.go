@@ -24,6 +24,7 @@ import (
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -60,13 +61,10 @@ func newFeed(t testing.TB) *feed {
 // of returns the feed of an account of the same database. It creates the account.
 func (f *feed) of(name string) *feed {
 	f.t.Helper()
-	id, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+	id := need.Value(postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
 		row, err := account.Ensure(ctx, db.New(tx), name)
 		return row.ID, err
-	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	}))(f.t)
 	return &feed{t: f.t, owner: f.owner, db: f.db, queries: f.queries, account: id}
 }
 
@@ -148,21 +146,16 @@ func (f *feed) webhook(url string, types ...string) string {
 	}
 	f.hooks++
 	id := fmt.Sprintf("wh_%016x%016x", f.account, f.hooks)
-	if _, err := f.queries.WebhookCreate(f.t.Context(), db.WebhookCreateParams{AccountID: f.account, ID: id, URL: url, Types: types, Secret: stored(key)}); err != nil {
-		f.t.Fatal(err)
-	}
+	need.Value(f.queries.WebhookCreate(f.t.Context(), db.WebhookCreateParams{AccountID: f.account, ID: id, URL: url, Types: types, Secret: stored(key)}))(f.t)
 	return id
 }
 
 // emit appends events to the feed.
 func (f *feed) emit(events ...event.Event) {
 	f.t.Helper()
-	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
+	need.Value(postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
 		return nil, event.Append(ctx, db.New(tx), f.account, events...)
-	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	}))(f.t)
 }
 
 // test creates the delivery of a webhook.test event, as the API does.
@@ -194,7 +187,7 @@ func (f *feed) retry(webhookID, deliveryID string) {
 // request runs a change that makes a delivery of a webhook due, as the API does.
 func (f *feed) request(webhookID string, change func(context.Context, *db.Queries) (any, error)) {
 	f.t.Helper()
-	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
+	need.Value(postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
 		queries := db.New(tx)
 		if _, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: f.account, ID: webhookID}); err != nil {
 			return nil, err
@@ -203,10 +196,7 @@ func (f *feed) request(webhookID string, change func(context.Context, *db.Querie
 			return nil, err
 		}
 		return change(ctx, queries)
-	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	}))(f.t)
 }
 
 // pets returns events of a number of pets.

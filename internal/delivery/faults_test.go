@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/db"
 	"petstore/internal/admission"
 	"petstore/internal/delivery"
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -42,21 +41,13 @@ func TestAccountsTakeTurns(t *testing.T) {
 	f.webhook(to.url)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err := pgx.BeginFunc(ctx, f.owner.Pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "LOCK TABLE webhook_deliveries IN SHARE MODE"); err != nil {
-			return err
-		}
-		worker := f.work()
-		if err := pgtest.AwaitLockWaiters(ctx, f.owner.Pool, int(admission.Dispatches.Total)); err != nil { // all turns are taken
-			return err
-		}
-		f.emit(event.Reset())
-		worker.Wake(f.account)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := pgtest.Begin(t, f.owner.Pool)
+	pgtest.Exec(t, lock, "LOCK TABLE webhook_deliveries IN SHARE MODE")
+	worker := f.work()
+	need.OK(t, pgtest.AwaitLockWaiters(ctx, f.owner.Pool, int(admission.Dispatches.Total))) // all turns are taken
+	f.emit(event.Reset())
+	worker.Wake(f.account)
+	need.OK(t, lock.Commit(ctx))
 	to.await(1)
 	if done := read[int64](f, "SELECT count(*) FROM webhook_deliveries AS busy JOIN webhook_deliveries AS quick ON quick.account_id = $1 WHERE busy.sequence = 5000 AND busy.created_at < quick.created_at", f.account); done > 0 {
 		t.Errorf("%d webhooks had a backlog of 5,000 events dispatched before the event of another account", done)
@@ -194,9 +185,7 @@ func TestUnreadableSecrets(t *testing.T) {
 	sealed := append([]byte{1}, strings.Repeat("x", 100)...) // with a key that the worker does not have
 	rotate := func(current []byte) {
 		t.Helper()
-		if _, err := f.queries.WebhookRotate(t.Context(), db.WebhookRotateParams{AccountID: f.account, ID: id, Secret: current, GraceSeconds: 3600}); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(f.queries.WebhookRotate(t.Context(), db.WebhookRotateParams{AccountID: f.account, ID: id, Secret: current, GraceSeconds: 3600}))(t)
 	}
 	if _, err := (&webhook.Vault{}).Open(webhook.Endpoint{AccountID: f.account, ID: id}, sealed); err == nil {
 		t.Fatal("the vault opens the sealed secret")

@@ -21,6 +21,7 @@ import (
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -124,6 +125,12 @@ func (l *lab) exec(sql string, args ...any) {
 	pgtest.Exec(l.t, l.owner.Pool, sql, args...)
 }
 
+// valueOf returns the only value of a query.
+func valueOf[T any](l *lab, sql string, args ...any) T {
+	l.t.Helper()
+	return pgtest.Read[T](l.t, l.owner.Pool, sql, args...)
+}
+
 // endpointOf returns the webhook of a trial.
 func endpointOf(trial int) endpoint {
 	return endpoint{firstAccount + int64(trial), fmt.Sprintf("wh_%032x", firstAccount+trial)}
@@ -176,43 +183,34 @@ func (l *lab) prolong() {
 func (l *lab) read(count int) []seen {
 	l.t.Helper()
 	all := make([]seen, count)
-	rows, err := l.owner.Pool.Query(l.t.Context(), `
+	rows := need.Value(l.owner.Pool.Query(l.t.Context(), `
 		SELECT account_id - $1, last_sequence, after_sequence, coalesce(until_sequence, $2), status = 'enabled',
 		       CASE WHEN lease_until IS NULL THEN $3::int WHEN lease_until > $5::timestamptz THEN $4 ELSE $6 END,
 		       lease > $7, coalesce(lease_until BETWEEN $5 + interval '15 seconds' AND statement_timestamp() + interval '15 seconds', false)
 		FROM webhooks JOIN account_state USING (account_id)`,
-		firstAccount, noUntil, leaseNone, leaseValid, l.began, leaseExpired, number)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+		firstAccount, noUntil, leaseNone, leaseValid, l.began, leaseExpired, number))(l.t)
 	var at int64
 	var s stored
 	var isNewNumber, isRenewed bool
-	if _, err := pgx.ForEachRow(rows, []any{&at, &s.last, &s.after, &s.until, &s.enabled, &s.lease, &isNewNumber, &isRenewed}, func() error {
+	columns := []any{&at, &s.last, &s.after, &s.until, &s.enabled, &s.lease, &isNewNumber, &isRenewed}
+	need.Value(pgx.ForEachRow(rows, columns, func() error {
 		all[at].Stored, all[at].IsNewNumber, all[at].IsRenewed = s, isNewNumber, isRenewed
 		return nil
-	}); err != nil {
-		l.t.Fatal(err)
-	}
-	rows, err = l.owner.Pool.Query(l.t.Context(), `
+	}))(l.t)
+	rows = need.Value(l.owner.Pool.Query(l.t.Context(), `
 		SELECT account_id - $1, sequence - 1, count(*), CASE min(status) WHEN 'pending' THEN $2::int WHEN 'delivered' THEN $3 ELSE $4 END,
 		       coalesce(bool_or(next_attempt_at <= statement_timestamp()), false), min(jsonb_array_length(attempts))
 		FROM webhook_deliveries GROUP BY account_id, sequence`,
-		firstAccount, rowPending, rowDelivered, rowFailed)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+		firstAccount, rowPending, rowDelivered, rowFailed))(l.t)
 	var e int
 	var r row
-	if _, err := pgx.ForEachRow(rows, []any{&at, &e, &r.rows, &r.status, &r.due, &r.attempts}, func() error {
+	need.Value(pgx.ForEachRow(rows, []any{&at, &e, &r.rows, &r.status, &r.due, &r.attempts}, func() error {
 		if r.status == rowPending && r.attempts == 0 {
 			r.attempts = firstAttempts // a new one
 		}
 		all[at].Stored.rows[e] = r
 		return nil
-	}); err != nil {
-		l.t.Fatal(err)
-	}
+	}))(l.t)
 	return all
 }
 
@@ -330,9 +328,7 @@ func TestLeaseModelOnDatabase(t *testing.T) {
 	trials := slices.Collect(maps.Keys(made))
 	l := newLab(t)
 	l.store(trials)
-	if err := l.worker.sweepWebhooks(t.Context()); err != nil { // of the webhooks of all trials
-		t.Fatal(err)
-	}
+	need.OK(t, l.worker.sweepWebhooks(t.Context())) // of the webhooks of all trials
 	l.prolong()
 	indices, after := make([]int, len(trials)), make([]process, len(trials))
 	for i, one := range trials {
@@ -472,16 +468,11 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 			return err
 		}
 		holder := pgtest.Begin(t, l.owner.Pool)
-		if err := l.hold(t.Context(), db.New(holder), to, o.first, o.holder); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, l.hold(t.Context(), db.New(holder), to, o.first, o.holder))
 		if o.second == stepDispatch { // it does not wait, but looks again
-			err := errors.Join(second(), holder.Commit(t.Context()))
+			need.OK(t, errors.Join(second(), holder.Commit(t.Context())))
 			if after[i].phase == phaseIdle {
-				err = errors.Join(err, second())
-			}
-			if err != nil {
-				t.Fatal(err)
+				need.OK(t, second())
 			}
 			continue
 		}
@@ -495,9 +486,7 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 			}
 		}
 		poll.Stop()
-		if err := errors.Join(err, holder.Commit(t.Context()), <-done); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, errors.Join(err, holder.Commit(t.Context()), <-done))
 	}
 	for i, got := range l.read(len(all)) {
 		got.IsNewNumber, got.IsRenewed, got.Process = false, false, after[i]
@@ -572,18 +561,16 @@ func TestAttemptsByTheDatabase(t *testing.T) {
 	l.exec("UPDATE webhooks SET failures = $1", maxFailures-1)
 	l.exec("UPDATE webhook_deliveries SET attempts = '[]'")
 	failed := result{delivery: delivery{position: position{never, fmt.Sprintf("dlv_%032x", 1)}}, httpStatus: http.StatusServiceUnavailable}
-	_, err := postgres.Transact(t.Context(), l.worker.db, func(ctx context.Context, tx pgx.Tx) ([]event.Event, error) {
+	need.Value(postgres.Transact(t.Context(), l.worker.db, func(ctx context.Context, tx pgx.Tx) ([]event.Event, error) {
 		return l.drain(endpointOf(0), process{current: true}).recordOnce(ctx, db.New(later{tx}), []result{failed})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	var next, retry time.Time
-	err = l.owner.Pool.QueryRow(t.Context(), "SELECT next_attempt_at, retry_at FROM webhook_deliveries, webhooks").Scan(&next, &retry)
+	const times = "SELECT next_attempt_at, retry_at FROM webhook_deliveries, webhooks"
+	need.OK(t, l.owner.Pool.QueryRow(t.Context(), times).Scan(&next, &retry))
 	const ahead, late = time.Hour, time.Minute // late is for a busy machine
 	for what, after := range map[string]time.Duration{"the next attempt": next.Sub(l.began), "the end of the pause": retry.Sub(l.began)} {
-		if err != nil || after < ahead || after > ahead+late {
-			t.Errorf("%s comes %s after the beginning, want an hour and some seconds: %v", what, after, err)
+		if after < ahead || after > ahead+late {
+			t.Errorf("%s comes %s after the beginning, want an hour and some seconds", what, after)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"petstore/db"
+	"petstore/internal/tools/need"
 )
 
 const statusOf = "SELECT status FROM messages WHERE id = $1"
@@ -81,9 +82,7 @@ func TestDisabledWebhookHoldsUpNoMessage(t *testing.T) {
 	if status := read[string](f, statusOf, message); status != "queued" {
 		t.Fatal(status)
 	}
-	if err := f.queries.WebhookDelete(t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, f.queries.WebhookDelete(t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}))
 	await(f, "delivered", statusOf, message)
 	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE id = $1", id)
 }

@@ -12,6 +12,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/faults"
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -32,17 +33,12 @@ func TestProbes(t *testing.T) {
 	f.work().Deliver(f.account, id)
 	await(f, int64(0), "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
 
-	secret, err := standardwebhooks.SecretFrom(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := need.Value(standardwebhooks.SecretFrom(key))(t)
 	correct := map[string]int{}
 	for _, one := range to.await(5) {
 		again := http.Header{}
 		var at int64
-		if _, err := fmt.Sscan(one.header.Get("Webhook-Timestamp"), &at); err != nil {
-			t.Error(err)
-		}
+		need.Value(fmt.Sscan(one.header.Get("Webhook-Timestamp"), &at))(t)
 		standardwebhooks.Sign(again, one.header.Get("Webhook-Id"), time.Unix(at, 0), []byte(one.body), secret)
 		state := "wrong"
 		if again.Get("Webhook-Signature") == one.header.Get("Webhook-Signature") {

@@ -21,6 +21,7 @@ import (
 	"petstore/internal/docs/docstest"
 	"petstore/internal/pgtest"
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/tools/need"
 )
 
 // page is the page "Receive webhooks", whose programs these tests run.
@@ -67,10 +68,7 @@ func TestReceivers(t *testing.T) {
 // TestExampleRequest: the request of the page has the signature of its secret.
 func TestExampleRequest(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := need.Value(os.ReadFile(page))(t)
 	_, request, _ := strings.Cut(docstest.Programs(t, page)["request"], "\n")
 	shown, body, _ := strings.Cut(strings.TrimSuffix(request, "\n"), "\n\n")
 	secret := regexp.MustCompile("`(whsec_[^`]*)`").FindSubmatch(text)
@@ -82,14 +80,8 @@ func TestExampleRequest(t *testing.T) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		want.Set(name, value)
 	}
-	parsed, err := standardwebhooks.ParseSecret(string(secret[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	seconds, err := strconv.ParseInt(want.Get("webhook-timestamp"), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := need.Value(standardwebhooks.ParseSecret(string(secret[1])))(t)
+	seconds := need.Value(strconv.ParseInt(want.Get("webhook-timestamp"), 10, 64))(t)
 	got := want.Clone()
 	standardwebhooks.Sign(got, want.Get("webhook-id"), time.Unix(seconds, 0), []byte(body), parsed)
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -102,9 +94,7 @@ func (p program) write(t *testing.T, port string) (dir string) {
 	t.Helper()
 	dir, code := t.TempDir(), docstest.Programs(t, page)
 	if p.modules != "" {
-		if err := os.Symlink(p.modules, filepath.Join(dir, "node_modules")); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.Symlink(p.modules, filepath.Join(dir, "node_modules")))
 	}
 	for _, name := range p.files {
 		source, found := code[name]
@@ -116,9 +106,7 @@ func (p program) write(t *testing.T, port string) (dir string) {
 		if !found {
 			t.Fatalf("the page has no file %s, or it lacks port 3000 or %q", name, p.replace[0])
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(source), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(source), 0o600))
 	}
 	return dir
 }
@@ -166,10 +154,7 @@ func (p program) start(t *testing.T, dir, secret string) <-chan string {
 func (p program) test(t *testing.T) {
 	t.Helper()
 	f := newFeed(t)
-	secret, err := standardwebhooks.SecretFrom(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := need.Value(standardwebhooks.SecretFrom(key))(t)
 	port := pgtest.FreePort(t)
 	lines := p.start(t, p.write(t, port), secret.Reveal())
 	url := "http://localhost:" + port + "/webhooks"
@@ -180,9 +165,7 @@ func (p program) test(t *testing.T) {
 	// Those of a worker, during the grace of a rotation.
 	id := f.webhook(url)
 	next := []byte("another key of thirty-two bytes!")
-	if _, err := f.queries.WebhookRotate(t.Context(), db.WebhookRotateParams{AccountID: f.account, ID: id, Secret: stored(next), GraceSeconds: 3600}); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(f.queries.WebhookRotate(t.Context(), db.WebhookRotateParams{AccountID: f.account, ID: id, Secret: stored(next), GraceSeconds: 3600}))(t)
 	f.emit(pets(1, 3)...)
 	message := "/messages/" + f.message()
 	f.work().Wake(f.account)
@@ -276,10 +259,7 @@ func requests(secret standardwebhooks.Secret) []request {
 // refused.
 func post(t *testing.T, url string, header http.Header, body string) int {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := need.Value(http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body)))(t)
 	request.Header = header.Clone()
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"petstore/db"
 	"petstore/internal/delivery"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -56,10 +57,7 @@ func (f *feed) idleWorker() *delivery.Worker {
 func (f *feed) settle(worker *delivery.Worker, webhook string) (steps int) {
 	f.t.Helper()
 	for more := true; more; steps++ {
-		var err error
-		if more, err = worker.Settle(f.t.Context(), f.account, webhook); err != nil {
-			f.t.Fatal(err)
-		}
+		more = need.Value(worker.Settle(f.t.Context(), f.account, webhook))(f.t)
 	}
 	return steps
 }
@@ -81,11 +79,10 @@ func (f *feed) change(webhook, status string, types ...string) {
 	if status == "enabled" {
 		reason = nil
 	}
-	if _, err := f.queries.WebhookUpdate(f.t.Context(), db.WebhookUpdateParams{
-		AccountID: f.account, ID: webhook, URL: read[string](f, "SELECT url FROM webhooks WHERE id = $1", webhook), Types: types, Status: status, DisabledReason: reason,
-	}); err != nil {
-		f.t.Fatal(err)
-	}
+	url := read[string](f, "SELECT url FROM webhooks WHERE id = $1", webhook)
+	need.Value(f.queries.WebhookUpdate(f.t.Context(), db.WebhookUpdateParams{
+		AccountID: f.account, ID: webhook, URL: url, Types: types, Status: status, DisabledReason: reason,
+	}))(f.t)
 }
 
 // statuses counts the messages by status.
@@ -179,9 +176,7 @@ func TestManyMessagesWithoutAWebhook(t *testing.T) {
 		"disabled":     func(f *feed, id string) { f.change(id, "disabled", "message.queued") },
 		"unsubscribed": func(f *feed, id string) { f.change(id, "enabled", "pet.created") },
 		"deleted": func(f *feed, id string) {
-			if err := f.queries.WebhookDelete(f.t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}); err != nil {
-				f.t.Fatal(err)
-			}
+			need.OK(f.t, f.queries.WebhookDelete(f.t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}))
 		},
 	} {
 		f := all.of(name)
@@ -221,9 +216,7 @@ func TestDeletedWebhookSettles(t *testing.T) {
 	} {
 		id := f.webhook("http://127.0.0.1:1/", "*")
 		f.exec("UPDATE webhooks SET "+before+" WHERE id = $1", id)
-		if err := f.queries.WebhookDelete(t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, f.queries.WebhookDelete(t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}))
 		if got := read[string](f, "SELECT CASE unsettled_after WHEN '' THEN 'from the first' ELSE coalesce('after ' || unsettled_after, 'none') END FROM webhooks WHERE id = $1", id); got != want {
 			t.Errorf("%s: %s, want %s", before, got, want)
 		}
@@ -245,9 +238,7 @@ func TestVotesReadWebhooksOnce(t *testing.T) {
 		votes.Ids, votes.Sequences = append(votes.Ids, fmt.Sprintf("msg_%032x", n)), append(votes.Sequences, n)
 	}
 	tx := pgtest.Begin(t, f.owner.Pool)
-	if _, err := db.New(tx).MessageVotes(t.Context(), votes); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(db.New(tx).MessageVotes(t.Context(), votes))(t)
 	if n := pgtest.Read[int64](t, tx, "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'webhooks'"); n == 0 || n > 3*deleted {
 		t.Errorf("%d rows of %d webhooks were read", n, deleted+1)
 	}
@@ -431,9 +422,7 @@ func TestNoExpiryBesideABacklog(t *testing.T) {
 		f.webhook("http://127.0.0.1:1/", "message.queued")
 		f.queue(1, c.age)
 		f.exec(c.prepare)
-		if err := worker.ExpireMessages(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, worker.ExpireMessages(t.Context()))
 		events := read[int](f, "SELECT count(*) FROM events WHERE account_id = $1 AND type = 'message.failed'", f.account)
 		if got := f.statuses(); got != c.want || (events == 1) != (got == "failed 1") {
 			t.Errorf("%s: %s, want %s; %d events", name, got, c.want, events)

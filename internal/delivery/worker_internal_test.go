@@ -20,6 +20,7 @@ import (
 	"petstore/internal/admission"
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // TestRenewLeases: a process renews its leases that are 5 seconds old. It leaves out one that it has
@@ -39,9 +40,7 @@ func TestRenewLeases(t *testing.T) {
 	l.worker.renewLeases(t.Context())
 	for i, got := range l.read(len(drains)) {
 		isRenewed := time.Since(drains[i].renewed) < renewAfter-time.Second
-		if _, err := drains[i].where(t.Context()); err != nil {
-			t.Error(err)
-		}
+		need.Value(drains[i].where(t.Context()))(t)
 		if want := i == 1; got.IsRenewed != want || isRenewed != want || drains[i].stopped != (i == 2) {
 			t.Errorf("lease %d is renewed: %t, the process knows: %t, and stops: %t", i+1, got.IsRenewed, isRenewed, drains[i].stopped)
 		}
@@ -64,26 +63,16 @@ func TestTakeover(t *testing.T) {
 		l.newcomer.renewLeases(t.Context())
 		d := l.drain(endpointOf(0), process{})
 		d.Worker = l.newcomer
-		isClaimed, err := d.claim(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		isClaimed := need.Value(d.claim(t.Context()))(t)
 		return isClaimed
 	}
 	d := l.drain(endpointOf(0), process{current: true})
 	l.worker.leases[d] = true // it is not renewed yet
-	due, err := d.due(t.Context(), position{}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	due := need.Value(d.due(t.Context(), position{}, 1))(t)
 	record := func() string {
 		t.Helper()
-		var status string
-		err := d.record(t.Context(), []result{{delivery: due[0], httpStatus: http.StatusOK}})
-		if readErr := l.owner.Pool.QueryRow(t.Context(), "SELECT status FROM webhook_deliveries").Scan(&status); err != nil || readErr != nil {
-			t.Fatal(err, readErr)
-		}
-		return status
+		need.OK(t, d.record(t.Context(), []result{{delivery: due[0], httpStatus: http.StatusOK}}))
+		return valueOf[string](l, "SELECT status FROM webhook_deliveries")
 	}
 	if claims() {
 		t.Error("a process takes over as soon as the database responds")
@@ -119,17 +108,12 @@ func TestClockGoesBack(t *testing.T) {
 	held := sound
 	held.lease = leaseValid
 	l.store([]trial{{stored: held}, {stored: held}, {stored: sound}})
-	sweep := func() (got string) {
+	sweep := func() string {
 		t.Helper()
-		if err := l.worker.sweepWebhooks(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.owner.Pool.QueryRow(t.Context(), `
+		need.OK(t, l.worker.sweepWebhooks(t.Context()))
+		return valueOf[string](l, `
 			SELECT string_agg(concat_ws(' ', lease, lease_until <= statement_timestamp() + interval '15 seconds', retry_at <= statement_timestamp()), ', ' ORDER BY account_id)
-			FROM webhooks`).Scan(&got); err != nil {
-			t.Fatal(err)
-		}
-		return got
+			FROM webhooks`)
 	}
 	l.exec("UPDATE webhooks SET retry_at = now() + interval '100 seconds'")
 	if got := sweep(); got != "7 f f, 7 f f, 7 f" || log.Len() > 0 {
@@ -256,11 +240,9 @@ func (l *lab) sweepAll(which string, isReachable func(accountID int64) bool) {
 		l.worker.accounts.again[endpointOf(i).AccountID] = false
 	}
 	l.exec("UPDATE webhooks SET unsettled_after = ''")
-	if err := errors.Join(l.worker.sweepWebhooks(l.t.Context()), l.worker.sweepAccounts(l.t.Context()), l.worker.settleWebhooks(l.t.Context())); err != nil {
-		l.t.Fatal(err)
-	}
+	need.OK(l.t, errors.Join(l.worker.sweepWebhooks(l.t.Context()), l.worker.sweepAccounts(l.t.Context()), l.worker.settleWebhooks(l.t.Context())))
 	l.worker.changed.wait()
-	unsettled := pgtest.Read[[]int64](l.t, l.owner.Pool, "SELECT coalesce(array_agg(account_id), '{}') FROM webhooks WHERE unsettled_after IS NOT NULL")
+	unsettled := valueOf[[]int64](l, "SELECT coalesce(array_agg(account_id), '{}') FROM webhooks WHERE unsettled_after IS NOT NULL")
 	undispatched := 0
 	for i := range page + 3 {
 		to := endpointOf(i)
@@ -295,9 +277,7 @@ func TestMetricsOfUnreachableDatabase(t *testing.T) {
 			}
 		}
 	}
-	if err := errors.Join(l.worker.sweepAccounts(t.Context()), l.worker.sweepWebhooks(t.Context()), l.worker.countFailing(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, errors.Join(l.worker.sweepAccounts(t.Context()), l.worker.sweepWebhooks(t.Context()), l.worker.countFailing(t.Context())))
 	reports("0")
 	l.worker.db.Close()
 	if err := l.worker.sweepWebhooks(t.Context()); err == nil {
@@ -320,9 +300,7 @@ func TestLookAt(t *testing.T) {
 	for i := range 3 {
 		l.worker.accounts.again[endpointOf(i).AccountID] = false
 	}
-	if err := l.worker.lookAt(t.Context(), []int64{firstAccount, firstAccount + 1, none}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, l.worker.lookAt(t.Context(), []int64{firstAccount, firstAccount + 1, none}))
 	if again := l.worker.accounts.again; !again[firstAccount] || again[firstAccount+1] || again[none] {
 		t.Errorf("started: %v, want only the first one", again)
 	}
@@ -354,9 +332,7 @@ func TestProbe(t *testing.T) {
 		if claimed, err := d.claim(t.Context()); err != nil || !claimed || !d.probedAt.Equal(longAgo) {
 			t.Fatalf("claimed %t at %s, %v", claimed, d.probedAt, err)
 		}
-		if err := l.queries.WebhookProbe(t.Context(), db.WebhookProbeParams{AccountID: to.AccountID, ID: to.WebhookID}); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, l.queries.WebhookProbe(t.Context(), db.WebhookProbeParams{AccountID: to.AccountID, ID: to.WebhookID}))
 		queue := make(chan delivery, maxEvents)
 		if err := d.read(t.Context(), queue); err != nil || len(queue) != want || d.isProbe != (want == 1) {
 			t.Errorf("after %d failures, a drain reads %d deliveries, %v; want %d", maxFailures-1+i, len(queue), err, want)
@@ -471,13 +447,10 @@ func TestRequestProbes(t *testing.T) {
 	for i, test := range tests {
 		to := endpointOf(i)
 		l.exec("UPDATE webhooks SET failures = $1, retry_at = now() + $2::interval WHERE account_id = $3", test.failures, test.pause, to.AccountID)
-		if err := l.queries.WebhookProbe(t.Context(), db.WebhookProbeParams{AccountID: to.AccountID, ID: to.WebhookID}); err != nil {
-			t.Fatal(err)
-		}
-		var isNow bool
-		err := l.owner.Pool.QueryRow(t.Context(), "SELECT retry_at BETWEEN $1 AND statement_timestamp() FROM webhooks WHERE account_id = $2", l.began, to.AccountID).Scan(&isNow)
-		if err != nil || isNow != test.want {
-			t.Errorf("case %d: the request asks for an attempt: %t, %v", i, isNow, err)
+		need.OK(t, l.queries.WebhookProbe(t.Context(), db.WebhookProbeParams{AccountID: to.AccountID, ID: to.WebhookID}))
+		const isNow = "SELECT retry_at BETWEEN $1 AND statement_timestamp() FROM webhooks WHERE account_id = $2"
+		if got := valueOf[bool](l, isNow, l.began, to.AccountID); got != test.want {
+			t.Errorf("case %d: the request asks for an attempt: %t", i, got)
 		}
 	}
 }
@@ -503,7 +476,7 @@ func TestPages(t *testing.T) {
 	if err != nil || left != restNow || !l.isStarted(to) || l.isStarted(other) {
 		t.Errorf("a page leaves %d, %v; want %d, and only the first webhook started", left, err, restNow)
 	}
-	if got := pgtest.Read[string](t, l.owner.Pool, "SELECT string_agg(after_sequence::text, ' ' ORDER BY id) FROM webhooks"); got != "500 2000 500" {
+	if got := valueOf[string](l, "SELECT string_agg(after_sequence::text, ' ' ORDER BY id) FROM webhooks"); got != "500 2000 500" {
 		t.Errorf("the webhooks are at the events %s, want 500 2000 500", got)
 	}
 	if count, sum := scrape(t, l.worker, "petstore_webhook_dispatch_lag_seconds_count"), scrape(t, l.worker, "petstore_webhook_dispatch_lag_seconds_sum"); count != "1" || sum != "0" {
@@ -573,24 +546,17 @@ func TestRecordAfterRetry(t *testing.T) {
 	l.store(trials)
 	for i, test := range tests {
 		d := l.drain(endpointOf(i), process{current: true})
-		due, err := d.due(t.Context(), position{}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		due := need.Value(d.due(t.Context(), position{}, 1))(t)
 		if test.isRetried {
-			_, err := l.queries.WebhookDeliveryRetry(t.Context(), db.WebhookDeliveryRetryParams{AccountID: d.AccountID, WebhookID: d.WebhookID, ID: due[0].id})
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.Value(l.queries.WebhookDeliveryRetry(t.Context(), db.WebhookDeliveryRetryParams{AccountID: d.AccountID, WebhookID: d.WebhookID, ID: due[0].id}))(t)
 		}
 		test.result.position, test.result.attempts = due[0].position, due[0].attempts
-		if err := d.record(t.Context(), []result{test.result}); err != nil {
-			t.Fatal(err)
-		}
-		var got string
-		err = l.owner.Pool.QueryRow(t.Context(), "SELECT status || ' ' || coalesce(next_attempt_at <= statement_timestamp(), false) FROM webhook_deliveries WHERE account_id = $1 AND jsonb_array_length(attempts) = $2", d.AccountID, firstAttempts+1).Scan(&got)
-		if err != nil || got != test.want {
-			t.Errorf("case %d: the delivery is %s, %v; want %s", i, got, err, test.want)
+		need.OK(t, d.record(t.Context(), []result{test.result}))
+		const state = `
+			SELECT status || ' ' || coalesce(next_attempt_at <= statement_timestamp(), false)
+			FROM webhook_deliveries WHERE account_id = $1 AND jsonb_array_length(attempts) = $2`
+		if got := valueOf[string](l, state, d.AccountID, firstAttempts+1); got != test.want {
+			t.Errorf("case %d: the delivery is %s, want %s", i, got, test.want)
 		}
 	}
 }
@@ -621,18 +587,14 @@ func TestGivenUp(t *testing.T) {
 		to := endpointOf(i)
 		l.exec("UPDATE webhooks SET failures = 3, failing_since = now() - $1::interval, retry_at = now() - $2::interval WHERE account_id = $3", test.failing, test.retried, to.AccountID)
 		d := l.drain(to, process{current: true})
-		due, err := d.due(t.Context(), position{}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		due := need.Value(d.due(t.Context(), position{}, 1))(t)
 		due[0].unsent = test.unsent
-		if err := d.record(t.Context(), []result{{delivery: due[0], httpStatus: test.status}}); err != nil {
-			t.Fatal(err)
-		}
-		var status string // and whether it fails since now
-		err = l.owner.Pool.QueryRow(t.Context(), "SELECT status || ' ' || coalesce(failing_since >= $1, false) FROM webhooks WHERE account_id = $2", l.began, to.AccountID).Scan(&status)
-		if err != nil || status != test.want || d.stopped != strings.HasPrefix(status, "disabled") {
-			t.Errorf("case %d: %s, stopped: %t, %v; want %s", i, status, d.stopped, err, test.want)
+		need.OK(t, d.record(t.Context(), []result{{delivery: due[0], httpStatus: test.status}}))
+		// The status, and whether it fails since now.
+		const state = "SELECT status || ' ' || coalesce(failing_since >= $1, false) FROM webhooks WHERE account_id = $2"
+		got := valueOf[string](l, state, l.began, to.AccountID)
+		if got != test.want || d.stopped != strings.HasPrefix(got, "disabled") {
+			t.Errorf("case %d: %s, stopped: %t; want %s", i, got, d.stopped, test.want)
 		}
 	}
 }
@@ -644,14 +606,13 @@ func TestFailureCountsOnce(t *testing.T) {
 	l := newLab(t)
 	l.store([]trial{{stored: sound}})
 	d := l.drain(endpointOf(0), process{current: true})
-	due, err := d.due(t.Context(), position{}, 1)
+	due := need.Value(d.due(t.Context(), position{}, 1))(t)
 	for range 2 {
 		due[0].unsent = "" // the feed of the lab does not have the event
-		err = errors.Join(err, d.record(t.Context(), []result{{delivery: due[0], httpStatus: http.StatusBadGateway}}))
+		need.OK(t, d.record(t.Context(), []result{{delivery: due[0], httpStatus: http.StatusBadGateway}}))
 	}
-	var failures int
-	if readErr := l.owner.Pool.QueryRow(t.Context(), "SELECT failures FROM webhooks").Scan(&failures); err != nil || readErr != nil || failures != 1 {
-		t.Errorf("%d failures, %v, %v", failures, err, readErr)
+	if failures := valueOf[int](l, "SELECT failures FROM webhooks"); failures != 1 {
+		t.Errorf("%d failures, want 1", failures)
 	}
 }
 
@@ -679,12 +640,12 @@ func TestResetBeforeSettling(t *testing.T) {
 		l.exec("DELETE FROM messages")
 		queue(2)
 	}
-	err := l.worker.change(t.Context(), to.AccountID, to.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+	settle := func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
 		return settleMessages(ctx, queries, to.AccountID, []string{id}, time.Time{})
-	})
-	var status string
-	if readErr := l.owner.Pool.QueryRow(t.Context(), "SELECT status FROM messages").Scan(&status); err != nil || readErr != nil || status != "queued" || reset != nil {
-		t.Errorf("the new message is %s, %v, %v", status, err, readErr)
+	}
+	need.OK(t, l.worker.change(t.Context(), to.AccountID, to.AccountID, settle))
+	if status := valueOf[string](l, "SELECT status FROM messages"); status != "queued" || reset != nil {
+		t.Errorf("the new message is %s, and the store is reset: %t", status, reset == nil)
 	}
 }
 

@@ -24,16 +24,14 @@ import (
 	"petstore/internal/egress"
 	"petstore/internal/event"
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/tools/need"
 )
 
 // TestBodiesAreEvents: the body of a delivery is an Event of the spec, with its account and
 // whether that is a sandbox.
 func TestBodiesAreEvents(t *testing.T) {
 	t.Parallel()
-	document, err := openapi3.NewLoader().LoadFromFile("../api/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := need.Value(openapi3.NewLoader().LoadFromFile("../api/openapi.yaml"))(t)
 	f := newFeed(t)
 	worker := f.work()
 	for _, test := range []struct {
@@ -47,9 +45,7 @@ func TestBodiesAreEvents(t *testing.T) {
 		worker.Wake(test.account)
 		body := to.await(1)[0].body
 		var value map[string]any
-		if err := json.Unmarshal([]byte(body), &value); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, json.Unmarshal([]byte(body), &value))
 		if err := document.Components.Schemas["Event"].Value.VisitJSON(value); err != nil {
 			t.Errorf("%s: %v", body, err)
 		}
@@ -106,18 +102,11 @@ func TestEveryEventIsDelivered(t *testing.T) {
 // with libraries of others.
 func checkSignature(t *testing.T, r received, keys ...[]byte) {
 	t.Helper()
-	seconds, err := strconv.ParseInt(r.header.Get("Webhook-Timestamp"), 10, 64)
-	if err != nil {
-		t.Error(err)
-	}
+	seconds := need.Value(strconv.ParseInt(r.header.Get("Webhook-Timestamp"), 10, 64))(t)
 	want := http.Header{}
 	var secrets []standardwebhooks.Secret
 	for _, k := range keys {
-		secret, err := standardwebhooks.SecretFrom(k)
-		if err != nil {
-			t.Error(err)
-		}
-		secrets = append(secrets, secret)
+		secrets = append(secrets, need.Value(standardwebhooks.SecretFrom(k))(t))
 	}
 	standardwebhooks.Sign(want, r.header.Get("Webhook-Id"), time.Unix(seconds, 0), []byte(r.body), secrets...)
 	if got := r.header.Get("Webhook-Signature"); got != want.Get("Webhook-Signature") {
@@ -132,9 +121,7 @@ func TestBothSecretsSign(t *testing.T) {
 	to := receive(t, nil)
 	id := f.webhook(to.url)
 	next := []byte("another key of thirty-two bytes!")
-	if _, err := f.queries.WebhookRotate(t.Context(), db.WebhookRotateParams{AccountID: f.account, ID: id, Secret: stored(next), GraceSeconds: 3600}); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(f.queries.WebhookRotate(t.Context(), db.WebhookRotateParams{AccountID: f.account, ID: id, Secret: stored(next), GraceSeconds: 3600}))(t)
 	worker := f.work()
 	f.emit(pets(1, 1)...)
 	worker.Wake(f.account)
@@ -237,10 +224,7 @@ var failingDNS = &net.Resolver{PreferGo: true, Dial: func(context.Context, strin
 // takes longer than a millisecond.
 func emptyDNS(t *testing.T) *net.Resolver {
 	t.Helper()
-	server, err := net.ListenPacket("udp", "127.0.0.1:0") //nolint:noctx // returns at once
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := need.Value(net.ListenPacket("udp", "127.0.0.1:0"))(t) //nolint:noctx // returns at once
 	t.Cleanup(func() { server.Close() })
 	go func() {
 		query := make([]byte, 1500)
@@ -397,10 +381,7 @@ func TestHangingWebhooks(t *testing.T) {
 func hanging(t testing.TB) string {
 	t.Helper()
 	var config net.ListenConfig
-	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := need.Value(config.Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {

@@ -40,6 +40,7 @@ import (
 	"petstore/internal/gate"
 	"petstore/internal/pgtest"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -63,23 +64,17 @@ func open(t *testing.T) *shop {
 	database := pgtest.New(t)
 	pool := pgtest.Open(t, database.URL, 4)
 	queries := db.New(pool)
-	reader, err := account.Ensure(t.Context(), queries, "reader")
-	if err != nil {
-		t.Fatal(err)
-	}
+	reader := need.Value(account.Ensure(t.Context(), queries, "reader"))(t)
 	_, secret, err := auth.Issue(t.Context(), queries, auth.NewKey{AccountID: reader.ID, Name: "docs", Scope: auth.Admin})
 	if err != nil {
 		t.Fatal(err)
 	}
 	log, guard := slog.New(slog.DiscardHandler), egress.New(egress.Options{Allow: egress.Loopback})
 	worker := delivery.New(delivery.Options{DB: pool, Client: guard.Client(delivery.Timeout), Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: log})
-	server, err := api.New(api.Options{Egress: guard, Announce: worker.Wake, Deliver: worker.Deliver, Options: gate.Options{
+	server := need.Value(api.New(api.Options{Egress: guard, Announce: worker.Wake, Deliver: worker.Deliver, Options: gate.Options{
 		DB: pool, Verifier: auth.NewVerifier(queries, db.New(pool.Writing())), Log: log,
 		MaxBodyBytes: 1 << 20, RequestTimeout: 6 * time.Second,
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}}))(t)
 	for _, run := range []func(context.Context){worker.Run, server.Record} {
 		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		ended := make(chan struct{})
@@ -163,12 +158,8 @@ func (s *shop) visit(t *testing.T, path string, how look) *tab {
 	if how.motion {
 		motion = "no-preference"
 	}
-	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the first context that uses it
-		t.Fatal(err)
-	}
-	if err := chromedp.Listen(ctx, func(event any) { p.note(event, base) }); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, chromedp.Do(ctx)) // the tab lives as long as the first context that uses it
+	need.OK(t, chromedp.Listen(ctx, func(event any) { p.note(event, base) }))
 	p.do(
 		chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 			_, network := chromedp.Call(ctx, network.Enable, network.EnableParams{})
@@ -238,9 +229,7 @@ func (p *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		p.t.Fatal(err)
-	}
+	need.OK(p.t, chromedp.Do(ctx, steps...))
 }
 
 // get evaluates an expression, which may be a promise.
@@ -339,16 +328,9 @@ func (p *tab) keep(name string) {
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	picture, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if err := os.MkdirAll(*screenshots, 0o755); err != nil {
-		p.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), picture, 0o644); err != nil {
-		p.t.Fatal(err)
-	}
+	picture := need.Value(chromedp.Run(ctx, chromedp.CaptureScreenshot()))(p.t)
+	need.OK(p.t, os.MkdirAll(*screenshots, 0o755))
+	need.OK(p.t, os.WriteFile(filepath.Join(*screenshots, name+".png"), picture, 0o644))
 }
 
 // allowClipboard lets the page and the test use the clipboard.

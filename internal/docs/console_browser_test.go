@@ -26,6 +26,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/tools/need"
 )
 
 func TestConsole(t *testing.T) {
@@ -81,10 +83,7 @@ func (c client) do(method, path string, body any, header ...string) (status int,
 	default:
 		content = []byte(encoded(body))
 	}
-	request, err := http.NewRequestWithContext(t.Context(), method, c.url+path, bytes.NewReader(content))
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := need.Value(http.NewRequestWithContext(t.Context(), method, c.url+path, bytes.NewReader(content)))(t)
 	request.Header.Set("Authorization", "Bearer "+c.key)
 	if content != nil {
 		request.Header.Set("Content-Type", "application/json")
@@ -97,10 +96,7 @@ func (c client) do(method, path string, body any, header ...string) (status int,
 		return 0, nil
 	}
 	defer got.Body.Close()
-	text, err := io.ReadAll(got.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := need.Value(io.ReadAll(got.Body))(t)
 	_ = json.Unmarshal(text, &response)
 	return got.StatusCode, response
 }

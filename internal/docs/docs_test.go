@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"petstore/internal/docs"
+	"petstore/internal/tools/need"
 )
 
 var problems = []docs.Problem{
@@ -34,10 +35,7 @@ var specJSON = sync.OnceValues(func() ([]byte, error) {
 // spec returns openapi.yaml as JSON.
 func spec(t *testing.T) []byte {
 	t.Helper()
-	json, err := specJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	json := need.Value(specJSON())(t)
 	return json
 }
 
@@ -103,10 +101,7 @@ func TestFiles(t *testing.T) {
 		if tag := regexp.MustCompile(`^"[\w-]{22}"$`); plain.ETag == compressed.ETag || !tag.MatchString(plain.ETag) || !tag.MatchString(compressed.ETag) {
 			t.Errorf("%s: the tags are %q and %q", name, plain.ETag, compressed.ETag)
 		}
-		unpacking, err := gzip.NewReader(bytes.NewReader(compressed.Text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		unpacking := need.Value(gzip.NewReader(bytes.NewReader(compressed.Text)))(t)
 		unpacked, err := io.ReadAll(unpacking)
 		if err != nil || !bytes.Equal(unpacked, plain.Text) {
 			t.Errorf("%s: the codings differ (%v)", name, err)
@@ -208,14 +203,8 @@ func TestErrorsPage(t *testing.T) {
 // from there.
 func TestChangelogIsCurrent(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("pages/changelog.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	changelog, err := os.ReadFile("../../CHANGELOG.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := need.Value(os.ReadFile("pages/changelog.md"))(t)
+	changelog := need.Value(os.ReadFile("../../CHANGELOG.md"))(t)
 	if !bytes.Equal(page, changelog) {
 		t.Error("pages/changelog.md differs from CHANGELOG.md; run make generate")
 	}

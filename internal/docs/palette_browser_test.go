@@ -10,6 +10,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"petstore/internal/tools/need"
 )
 
 // queries lists words that readers type, and the place that the search must find first. A
@@ -114,10 +116,7 @@ func (s *shop) firstResults(t *testing.T) {
 	for _, q := range queries {
 		texts = append(texts, q.query)
 	}
-	list, err := json.Marshal(texts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := need.Value(json.Marshal(texts))(t)
 	results := get[[][]found](p, fmt.Sprintf(searchModule, `(() => { const all = prepare(index); return `+string(list)+`.map((query) => search(all, query, 4)); })()`))
 	for i, q := range queries {
 		first := found{}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"petstore/internal/tools/need"
 )
 
 // described is an operation of the spec, as far as the tests need it.
@@ -29,9 +31,7 @@ func operations(t *testing.T) []described {
 	var document struct {
 		Paths map[string]map[string]json.RawMessage
 	}
-	if err := json.Unmarshal(spec(t), &document); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal(spec(t), &document))
 	var all []described
 	for path, item := range document.Paths {
 		for method, text := range item {
@@ -39,9 +39,7 @@ func operations(t *testing.T) []described {
 				continue
 			}
 			o := described{method: strings.ToUpper(method), path: path}
-			if err := json.Unmarshal(text, &o); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, json.Unmarshal(text, &o))
 			all = append(all, o)
 		}
 	}

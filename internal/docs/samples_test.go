@@ -27,6 +27,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/docs/docstest"
+	"petstore/internal/tools/need"
 )
 
 var update = flag.Bool("update", false, "write the samples of openapi.yaml")
@@ -203,10 +204,7 @@ func TestRecordedBodies(t *testing.T) {
 		}
 		recorded = append(recorded, map[string]any{"method": "POST", "path": "/", "request": request})
 	}
-	source, err := json.Marshal(recorded)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := need.Value(json.Marshal(recorded))(t)
 	var commands []string
 	runModules(t, `
 import { curl } from "./console-curl.js";
@@ -235,10 +233,7 @@ func TestEscapedFields(t *testing.T) {
 		`{"message": "\ud83d\udc36"}`: `'message=🐶'`,
 		`{"a\u0000": 1}`:              `'{"a\u0000": 1}'`,
 	}
-	source, err := json.Marshal(slices.Collect(maps.Keys(bodies)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := need.Value(json.Marshal(slices.Collect(maps.Keys(bodies))))(t)
 	var samples map[string]string
 	runModules(t, `
 import { sample } from "./languages.js";
@@ -256,10 +251,7 @@ console.log(JSON.stringify(Object.fromEntries(`+string(source)+`.map((body) => [
 // rewriteSamples writes the samples into openapi.yaml.
 func rewriteSamples(t *testing.T, first map[string]map[string]string) {
 	t.Helper()
-	source, err := os.ReadFile(specFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := need.Value(os.ReadFile(specFile))(t)
 	operation := regexp.MustCompile(`(?m)^ {6}operationId: (\w+)\n(?: {6}.*\n|\n)*`)
 	before := regexp.MustCompile(`(?m)^ {6}x-codeSamples:\n(?: {8}.*\n|\n)*`)
 	text := operation.ReplaceAllStringFunc(string(source), func(found string) string {
@@ -274,7 +266,5 @@ func rewriteSamples(t *testing.T, first map[string]map[string]string) {
 		}
 		return out.String()
 	})
-	if err := os.WriteFile(specFile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(specFile, []byte(text), 0o600))
 }

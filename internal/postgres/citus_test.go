@@ -18,6 +18,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 	"petstore/migrations"
 )
 
@@ -139,10 +140,7 @@ func planKind(plan string) string {
 // explainWithValues returns the plan of a prepared query for some values.
 func explainWithValues(t *testing.T, conn *pgx.Conn, name, sql string, literals map[uint32]string) string {
 	t.Helper()
-	prepared, err := conn.Prepare(t.Context(), "p_"+name, sql)
-	if err != nil {
-		t.Fatal(err)
-	}
+	prepared := need.Value(conn.Prepare(t.Context(), "p_"+name, sql))(t)
 	var values []string
 	for _, oid := range prepared.ParamOIDs {
 		if literals[oid] == "" {
@@ -154,15 +152,7 @@ func explainWithValues(t *testing.T, conn *pgx.Conn, name, sql string, literals 
 	if len(values) > 0 {
 		explain += "(" + strings.Join(values, ", ") + ")"
 	}
-	rows, err := conn.Query(t.Context(), explain)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return strings.Join(lines, "\n")
+	return strings.Join(pgtest.List[string](t, conn, explain), "\n")
 }
 
 // fewShards makes the tables that a test distributes have few shards, which is faster.
@@ -171,19 +161,14 @@ func fewShards(url string) string { return url + "&citus.shard_count=4" }
 // kinds returns the kind of each table of a store and of the reference tables.
 func kinds(t *testing.T, database *pgtest.Database) map[string]string {
 	t.Helper()
-	rows, err := database.Pool.Query(t.Context(), `
+	rows := need.Value(database.Pool.Query(t.Context(), `
 		SELECT table_name::text, citus_table_type || ' ' || distribution_column
 		FROM citus_tables
 		JOIN pg_class ON oid = table_name
-		WHERE NOT relispartition`)
-	if err != nil {
-		t.Fatal(err)
-	}
+		WHERE NOT relispartition`))(t)
 	all := map[string]string{}
 	var table, kind string
-	if _, err := pgx.ForEachRow(rows, []any{&table, &kind}, func() error { all[table] = kind; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(pgx.ForEachRow(rows, []any{&table, &kind}, func() error { all[table] = kind; return nil }))(t)
 	return all
 }
 
@@ -217,18 +202,14 @@ func TestDistribute(t *testing.T) {
 	if err := m.Distribute(t.Context(), func(string, time.Duration) {}); err == nil || !strings.Contains(err.Error(), "run petstore migrate up first") {
 		t.Errorf("without tables: %v", err)
 	}
-	if _, err := m.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(m.Up(t.Context()))(t)
 	if got := kinds(t, database); len(got) > 0 {
 		t.Errorf("up has distributed %v", got)
 	}
 	pgtest.Exec(t, database.Pool, someRows)
 	before := constraints(t, database)
 	var steps []string
-	if err := m.Distribute(t.Context(), func(step string, _ time.Duration) { steps = append(steps, step) }); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, m.Distribute(t.Context(), func(step string, _ time.Duration) { steps = append(steps, step) }))
 	if len(steps) != len(storeTables)+2+1 || steps[0] != "copied accounts to every node" || !slices.Contains(steps, "distributed pets") {
 		t.Errorf("steps %q", steps)
 	}
@@ -267,9 +248,7 @@ func TestDistributeWithoutWorkers(t *testing.T) {
 		return err == nil
 	})
 	m := openMigrations(t, database.OwnerURL)
-	if _, err := m.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(m.Up(t.Context()))(t)
 	if err := m.Distribute(t.Context(), func(string, time.Duration) {}); err == nil || !strings.Contains(err.Error(), "citus_add_node") {
 		t.Errorf("without a worker: %v", err)
 	}
@@ -331,15 +310,9 @@ ALTER TABLE visits DROP CONSTRAINT visits_account_id_fkey;
 			t.Errorf("%s has %s", name, broken)
 		}
 	}
-	files, err := fs.Glob(migrations.FS, "*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := need.Value(fs.Glob(migrations.FS, "*.sql"))(t)
 	for _, name := range files {
-		text, err := fs.ReadFile(migrations.FS, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := need.Value(fs.ReadFile(migrations.FS, name))(t)
 		all[name] = &fstest.MapFile{Data: text}
 	}
 	return all
@@ -352,12 +325,11 @@ func TestStorageOfShards(t *testing.T) {
 	m := openMigrations(t, database.OwnerURL)
 	check := func(want string) {
 		t.Helper()
-		var got string
-		if err := database.Pool.QueryRow(t.Context(), `
+		if got := pgtest.Read[string](t, database.Pool, `
 			SELECT string_agg(DISTINCT result, ' ')
 			FROM run_command_on_shards('messages', $$SELECT attstorage FROM pg_attribute WHERE attrelid = '%s'::regclass AND attname = 'message'$$)`,
-		).Scan(&got); err != nil || got != want {
-			t.Errorf("the storage is %q, want %q: %v", got, want, err)
+		); got != want {
+			t.Errorf("the storage is %q, want %q", got, want)
 		}
 	}
 	// Without the limit of the tests, which the workers have.
@@ -367,10 +339,7 @@ func TestStorageOfShards(t *testing.T) {
 	// wait makes a change fail while a transaction has read a shard, and then succeed.
 	wait := func(change func(context.Context) ([]postgres.Migration, error)) {
 		t.Helper()
-		tx, err := database.Pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := need.Value(database.Pool.Begin(t.Context()))(t)
 		defer func() { _ = tx.Rollback(t.Context()) }() // which gives its connection back
 		pgtest.Read[string](t, tx, "SELECT query_to_xml($1, true, true, '')::text FROM account_state WHERE account_id = 1001", read)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -384,14 +353,8 @@ func TestStorageOfShards(t *testing.T) {
 		}
 	}
 	check("e")
-	for version := int64(0); version != 23; {
-		var err error
-		if version, err = m.Version(t.Context()); err == nil && version > 23 {
-			_, err = m.Down(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	for need.Value(m.Version(t.Context()))(t) > 23 {
+		need.Value(m.Down(t.Context()))(t)
 	}
 	wait(m.Down)
 	check("x")
@@ -405,10 +368,7 @@ func TestLaterMigrations(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	pgtest.Exec(t, database.Pool, someRows)
-	m, err := postgres.OpenMigrationsOf(t.Context(), database.OwnerURL, laterMigrations(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := need.Value(postgres.OpenMigrationsOf(t.Context(), database.OwnerURL, laterMigrations(t)))(t)
 	defer m.Close()
 	for range 2 {
 		applied, err := m.Up(t.Context())
@@ -418,9 +378,7 @@ func TestLaterMigrations(t *testing.T) {
 		if diff := cmp.Diff(wantKinds("visits"), kinds(t, database)); diff != "" {
 			t.Errorf("tables (-want +got):\n%s", diff)
 		}
-		if _, err := database.Pool.Exec(t.Context(), "INSERT INTO visits (account_id, pet_id) SELECT account_id, id FROM pets"); err != nil {
-			t.Error(err)
-		}
+		pgtest.Exec(t, database.Pool, "INSERT INTO visits (account_id, pet_id) SELECT account_id, id FROM pets")
 		if _, err := database.Pool.Exec(t.Context(), "INSERT INTO visits (account_id, pet_id) VALUES (1001, 1000000)"); stateOf(err) != foreignKeyViolation {
 			t.Errorf("a visit of a missing pet: %v", err)
 		}
@@ -428,13 +386,9 @@ func TestLaterMigrations(t *testing.T) {
 			t.Errorf("applied again %v: %v", applied, err)
 		}
 		wantPets(t, database, -100)
-		if _, err := m.Down(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(m.Down(t.Context()))(t)
 		wantPets(t, database, 100)
-		if _, err := m.Down(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(m.Down(t.Context()))(t)
 	}
 }
 
@@ -484,17 +438,14 @@ func TestLostWorkerOnCitus(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			database.Pool.Reset() // a session of the coordinator may keep a connection that the last one has lost
-			conn, err := database.Pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := need.Value(database.Pool.Acquire(t.Context()))(t)
 			defer conn.Release()
 			for _, sql := range []string{"BEGIN", test.write} {
 				pgtest.Exec(t, conn, sql)
 			}
 			before := contentsOf(t, database)
 			loseWorkers(t, database)
-			_, err = conn.Exec(t.Context(), test.next)
+			_, err := conn.Exec(t.Context(), test.next)
 			if got := stateOf(err); got != test.state && test.state != anyState {
 				t.Errorf("%q, want %s: %v", got, test.state, err)
 			}
@@ -517,14 +468,12 @@ func contentsOf(t *testing.T, database *pgtest.Database) (contents string) {
 // loseWorkers ends the sessions of a coordinator on its workers.
 func loseWorkers(t *testing.T, database *pgtest.Database) {
 	t.Helper()
-	var ended int
-	err := database.Pool.QueryRow(t.Context(), `
+	if ended := pgtest.Read[int](t, database.Pool, `
 		SELECT sum(result::int)
 		FROM run_command_on_workers($$
 			SELECT count(pg_terminate_backend(pid, 10000))
 			FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'$$)`).Scan(&ended)
-	if err != nil || ended == 0 {
-		t.Fatalf("ended %d sessions: %v", ended, err)
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'$$)`); ended == 0 {
+		t.Fatal("ended no sessions")
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 func TestMain(m *testing.M) {
@@ -44,14 +45,8 @@ type pipe struct {
 func startProxy(t *testing.T, databaseURL string) *proxy {
 	t.Helper()
 	listener := listening(t)
-	parsed, err := url.Parse(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := pgx.ParseConfig(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := need.Value(url.Parse(databaseURL))(t)
+	config := need.Value(pgx.ParseConfig(databaseURL))(t)
 	query := parsed.Query()
 	for _, name := range []string{"host", "port", "user", "password"} {
 		query.Del(name)
@@ -78,10 +73,7 @@ func startProxy(t *testing.T, databaseURL string) *proxy {
 // leadTo forwards new connections to the server of another database.
 func (p *proxy) leadTo(t *testing.T, databaseURL string) {
 	t.Helper()
-	config, err := pgx.ParseConfig(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := need.Value(pgx.ParseConfig(databaseURL))(t)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
@@ -138,9 +130,7 @@ func (s *swallower) Write(p []byte) (int, error) {
 func anotherServer(t *testing.T, database string) string {
 	t.Helper()
 	_, cluster := pgtest.NewCluster(t)
-	if err := cluster.EnsureDatabase(t.Context(), database); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, cluster.EnsureDatabase(t.Context(), database))
 	return cluster.URL(database)
 }
 
@@ -149,10 +139,7 @@ func fill(t *testing.T, pool *postgres.DB, conns int) {
 	t.Helper()
 	var held []*pgxpool.Conn
 	for range conns {
-		conn, err := pool.Pool().Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := need.Value(pool.Pool().Acquire(t.Context()))(t)
 		held = append(held, conn)
 	}
 	for _, conn := range held {
@@ -197,9 +184,7 @@ func TestSilentConnections(t *testing.T) {
 			proxy.mute = false
 			proxy.mu.Unlock()
 			fill(t, pool, conns)
-			if err := pool.Ping(t.Context()); err != nil {
-				t.Error(err)
-			}
+			need.OK(t, pool.Ping(t.Context()))
 		})
 	}
 }
@@ -210,29 +195,21 @@ func TestSilentLookup(t *testing.T) {
 	address := strings.Replace(startProxy(t, pgtest.NewEmpty(t).URL).url, "@", "@silent:1,", 1) + "&connect_timeout=1"
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	conn, err := postgres.Connect(ctx, address, func(ctx context.Context, host string) ([]string, error) {
+	conn := need.Value(postgres.Connect(ctx, address, func(ctx context.Context, host string) ([]string, error) {
 		if host == "silent" {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
 		return []string{host}, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Close(ctx); err != nil {
-		t.Error(err)
-	}
+	}))(t)
+	need.OK(t, conn.Close(ctx))
 }
 
 // TestCloseWithAConnectionInUse: a pool closes soon, even if a connection is in use.
 func TestCloseWithAConnectionInUse(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.NewEmpty(t).URL, 1)
-	conn, err := pool.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := need.Value(pool.Pool().Acquire(t.Context()))(t)
 	defer conn.Release()
 	began := time.Now()
 	pool.Close()

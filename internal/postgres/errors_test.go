@@ -14,6 +14,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // stateOf returns the SQLSTATE of an error, or "".
@@ -51,13 +52,10 @@ func TestUnavailable(t *testing.T) {
 		}},
 		"connection terminated earlier": {lost: true, state: anyState, fail: func(t *testing.T) error {
 			t.Helper()
-			conn, err := open(t, database.URL, 1).Pool().Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := need.Value(open(t, database.URL, 1).Pool().Acquire(t.Context()))(t)
 			defer conn.Release()
 			pgtest.Exec(t, database.Pool, "SELECT pg_terminate_backend($1::int, 10000::bigint)", conn.Conn().PgConn().PID())
-			_, err = conn.Exec(t.Context(), "SELECT")
+			_, err := conn.Exec(t.Context(), "SELECT")
 			return err
 		}},
 		"idle transaction timeout": {lost: true, state: anyState, fail: func(t *testing.T) error {
@@ -73,10 +71,7 @@ func TestUnavailable(t *testing.T) {
 		}},
 		"dropped database": {state: "3D000", fail: func(t *testing.T) error {
 			t.Helper()
-			elsewhere, err := url.Parse(database.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			elsewhere := need.Value(url.Parse(database.URL))(t)
 			elsewhere.Path = "/petstore_no_such_database"
 			return exec(open(t, elsewhere.String(), 1), "SELECT")
 		}},

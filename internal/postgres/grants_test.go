@@ -19,6 +19,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // served is a migrated database with a serving role of its own test.
@@ -32,12 +33,8 @@ func newServed(t *testing.T) *served {
 	t.Helper()
 	database := pgtest.NewEmpty(t)
 	s := &served{Database: database, migrations: openMigrations(t, database.OwnerURL), role: newRole(t, database, "LOGIN")}
-	if _, err := s.migrations.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.migrations.GrantServing(t.Context(), s.role); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(s.migrations.Up(t.Context()))(t)
+	need.OK(t, s.migrations.GrantServing(t.Context(), s.role))
 	return s
 }
 
@@ -89,9 +86,7 @@ func TestServingRoleChangesOnlyRows(t *testing.T) {
 			t.Errorf("%s: %v", statement, err)
 		}
 	}
-	if _, err := pool.Exec(t.Context(), "GRANT ALL ON pets TO PUBLIC"); err != nil { // only a warning
-		t.Error(err)
-	}
+	pgtest.Exec(t, pool, "GRANT ALL ON pets TO PUBLIC") // only a warning
 	if diff := cmp.Diff(before, s.privileges(t)); diff != "" {
 		t.Errorf("privileges after all attempts (-before +after):\n%s", diff)
 	}
@@ -122,9 +117,7 @@ func TestServingPrivileges(t *testing.T) {
 	} {
 		pgtest.Exec(t, s.Pool, statement+s.role)
 	}
-	if err := s.migrations.GrantServing(t.Context(), s.role); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, s.migrations.GrantServing(t.Context(), s.role))
 	if diff := cmp.Diff(granted, s.privileges(t)); diff != "" {
 		t.Errorf("privileges after granting again (-before +after):\n%s", diff)
 	}
@@ -233,10 +226,7 @@ func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 			t.Fatalf("queries %v: %v", files, err)
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := need.Value(os.ReadFile(file))(t)
 			for _, found := range query.FindAllStringSubmatch(string(text), -1) {
 				queries[found[2]] = found[1]
 			}
@@ -253,10 +243,7 @@ func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 			return fmt.Sprint("$", slices.Index(parameters, parameter)+1)
 		})
 	}
-	conn, err := pgx.Connect(t.Context(), s.OwnerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := need.Value(pgx.Connect(t.Context(), s.OwnerURL))(t)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	// A generic plan: a plan for NULL might omit a table.
 	pgtest.Exec(t, conn, "SET plan_cache_mode = force_generic_plan")
@@ -279,10 +266,7 @@ func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 // privileges unless that is empty. With a privilege, it stops at the first query.
 func (p *preparedQueries) rejected(t *testing.T, without string) (names []string) {
 	t.Helper()
-	tx, err := p.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := need.Value(p.Begin(t.Context()))(t)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	if without != "" {
 		pgtest.Exec(t, tx, "REVOKE "+without+" FROM "+p.role)

@@ -5,6 +5,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // TestInspectCountsOthers: a role without pg_read_all_stats counts the sessions of other roles too.
@@ -13,10 +14,7 @@ func TestInspectCountsOthers(t *testing.T) {
 	const others = 5
 	database := pgtest.New(t)
 	for range others {
-		conn, err := database.Pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := need.Value(database.Pool.Acquire(t.Context()))(t)
 		t.Cleanup(conn.Release)
 	}
 	_, url := database.NewRole(t)

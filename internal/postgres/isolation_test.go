@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 	"petstore/migrations"
 )
 
@@ -84,15 +85,9 @@ func appendEvents(t *testing.T) map[string]string {
 // its migration.
 func newest(t *testing.T, function string) (text string) {
 	t.Helper()
-	files, err := fs.Glob(migrations.FS, "*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := need.Value(fs.Glob(migrations.FS, "*.sql"))(t)
 	for _, name := range files {
-		migration, err := fs.ReadFile(migrations.FS, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		migration := need.Value(fs.ReadFile(migrations.FS, name))(t)
 		up, _, _ := strings.Cut(string(migration), "-- +goose Down")
 		if _, after, found := strings.Cut(up, "FUNCTION "+function+"("); found {
 			text = after

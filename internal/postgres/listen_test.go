@@ -12,6 +12,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // ear is a listener under test, with its reports.
@@ -141,9 +142,7 @@ func TestListener(t *testing.T) {
 func TestListenerOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.NewEmpty(t).URL, 4)
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pool.Ping(t.Context()))
 	e := listenAt(t, pool, pgtest.NewEmpty(t).URL)
 	eventually(t, "it tries to listen", func() bool { return e.log.String() != "" || len(e.alive) > 0 })
 	if len(e.connected)+len(e.alive) > 0 {
@@ -192,9 +191,7 @@ func TestListenerFollowsThePool(t *testing.T) {
 	database := pgtest.NewEmpty(t)
 	proxy := startProxy(t, database.URL)
 	pool := open(t, proxy.url, 4)
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pool.Ping(t.Context()))
 	proxy.leadTo(t, anotherServer(t, pool.Pool().Config().ConnConfig.Database))
 	e := listen(t, pool)
 	eventually(t, "the other server is noticed", func() bool { return strings.Contains(e.log.String(), "another server") })
@@ -202,9 +199,7 @@ func TestListenerFollowsThePool(t *testing.T) {
 		t.Error("it was alive on another server")
 	}
 	pool.Pool().Reset()
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pool.Ping(t.Context()))
 	await(t, "alive on the pool's new server", e.alive)
 
 	// The pool moves to another server than the connected listener.
@@ -213,9 +208,7 @@ func TestListenerFollowsThePool(t *testing.T) {
 	}
 	proxy.leadTo(t, database.URL)
 	pool.Pool().Reset()
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pool.Ping(t.Context()))
 	await(t, "connected to the pool's server again", e.connected)
 	notify(t, database, "hello")
 	if got := await(t, "notification", e.received); got != "hello" {
@@ -240,9 +233,7 @@ func TestListenerHearsBeforeItIsAlive(t *testing.T) {
 			reports <- "sent"
 		}
 	}))
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pool.Ping(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	var listening sync.WaitGroup
 	defer listening.Wait()

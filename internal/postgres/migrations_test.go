@@ -14,6 +14,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 	"petstore/migrations"
 )
 
@@ -33,10 +34,7 @@ func numbered(t *testing.T) []int64 {
 
 func openMigrations(t *testing.T, url string) *postgres.Migrations {
 	t.Helper()
-	migrations, err := postgres.OpenMigrations(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	migrations := need.Value(postgres.OpenMigrations(t.Context(), url))(t)
 	t.Cleanup(func() {
 		if err := migrations.Close(); err != nil {
 			t.Error(err)
@@ -198,24 +196,15 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 		"CREATE TABLE settings AS SELECT name, setting FROM pg_settings\nWHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'enable_seqscan', 'client_connection_check_interval');\n" +
 		"GRANT SELECT ON settings TO PUBLIC;\n-- +goose Down\nDROP TABLE settings;\n")}}
 	for url, lockTimeout := range map[string]string{roleURL: "0", roleURL + "&lock_timeout=3s": "3000"} {
-		m, err := postgres.OpenMigrationsOf(t.Context(), url, files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := m.Up(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		m := need.Value(postgres.OpenMigrationsOf(t.Context(), url, files))(t)
+		need.Value(m.Up(t.Context()))(t)
 		got := pgtest.List[string](t, database.Pool, "SELECT name || '=' || setting FROM settings ORDER BY name")
 		want := []string{"client_connection_check_interval=1000", "enable_seqscan=on", "idle_in_transaction_session_timeout=0", "lock_timeout=" + lockTimeout, "statement_timeout=0"}
 		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Errorf("settings of a migration (-want +got):\n%s", diff)
 		}
-		if _, err := m.Down(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
+		need.Value(m.Down(t.Context()))(t)
+		need.OK(t, m.Close())
 	}
 }
 
@@ -235,9 +224,7 @@ func TestSchemaFit(t *testing.T) {
 		{"before the privileges", func() error { _, err := migrations.Up(t.Context()); return err }, postgres.SchemaDenied},
 		{"after them", func() error { return migrations.GrantServing(t.Context(), role) }, postgres.SchemaFits},
 	} {
-		if err := step.do(); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, step.do())
 		if got, err := pool.SchemaFit(t.Context()); err != nil || got != step.want {
 			t.Errorf("%s: the schema is %s, %v", step.what, got, err)
 		}

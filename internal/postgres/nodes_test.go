@@ -17,6 +17,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // TestHashOf compares the hash of accounts with the one of the server.
@@ -70,10 +71,7 @@ func newNodesTest(t *testing.T, maxConns int) *nodesTest {
 // freeze freezes the second node until the call of thaw.
 func (n *nodesTest) freeze() (thaw func()) {
 	n.t.Helper()
-	node, err := pgx.Connect(n.t.Context(), n.database.OwnerURL)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	node := need.Value(pgx.Connect(n.t.Context(), n.database.OwnerURL))(n.t)
 	n.t.Cleanup(func() { _ = node.Close(context.WithoutCancel(n.t.Context())) })
 	pgtest.Exec(n.t, node, "SELECT pg_advisory_lock(2)")
 	return func() {
@@ -137,10 +135,7 @@ func TestFrozenNode(t *testing.T) {
 	n.wantLost()
 	var taken []*pgxpool.Conn
 	for range maxConns {
-		conn, err := n.Pool().Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := need.Value(n.Pool().Acquire(t.Context()))(t)
 		taken = append(taken, conn)
 	}
 	if err := n.run(n.second); !errors.Is(err, postgres.ErrNodeLost) {

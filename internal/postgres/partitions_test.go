@@ -19,6 +19,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // wantedPartitions names the partitions that events must have after maintain_events: one
@@ -42,19 +43,12 @@ func addOldPartitions(t *testing.T, pool *pgxpool.Pool, weeks int) {
 	t.Helper()
 	for n := 1; n <= weeks; n++ {
 		var name, from, to string
-		err := pool.QueryRow(t.Context(), `
+		need.OK(t, pool.QueryRow(t.Context(), `
 			SELECT 'events_' || to_char(week, 'YYYYMMDD'), week || ' 00:00:00+00', week + 7 || ' 00:00:00+00'
-			FROM (SELECT date_trunc('week', now() AT TIME ZONE 'UTC')::date - 7 * $1::int AS week) AS weeks`, n).Scan(&name, &from, &to)
-		if err == nil {
-			_, err = pool.Exec(t.Context(), "CREATE TABLE "+name+" PARTITION OF events FOR VALUES FROM ('"+from+"') TO ('"+to+"')")
-		}
+			FROM (SELECT date_trunc('week', now() AT TIME ZONE 'UTC')::date - 7 * $1::int AS week) AS weeks`, n).Scan(&name, &from, &to))
+		pgtest.Exec(t, pool, "CREATE TABLE "+name+" PARTITION OF events FOR VALUES FROM ('"+from+"') TO ('"+to+"')")
 		for i, at := range []string{"'" + from + "'", "timestamptz '" + to + "' - interval '1 microsecond'"} {
-			if err == nil {
-				_, err = pool.Exec(t.Context(), "INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES ($1, $2, "+at+", 0, 'store.reset', '/account', '{}')", n, 1+i)
-			}
-		}
-		if err != nil {
-			t.Fatal(err)
+			pgtest.Exec(t, pool, "INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES ($1, $2, "+at+", 0, 'store.reset', '/account', '{}')", n, 1+i)
 		}
 	}
 }
@@ -102,29 +96,25 @@ func TestEventPartitions(t *testing.T) {
 	if diff := cmp.Diff(kept, partitionsOf(t, database.Pool)); diff != "" {
 		t.Errorf("partitions (-want +got):\n%s", diff)
 	}
-	var owned int
 	if events := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM events"); events != 2*(len(kept)-5) {
 		t.Errorf("%d events are kept, want %d", events, 2*(len(kept)-5))
 	}
-	page, err := os.ReadFile("../docs/pages/webhooks.md") // a replay sends the oldest event again
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := need.Value(os.ReadFile("../docs/pages/webhooks.md"))(t) // a replay sends the oldest event again
 	_, text, _ := strings.Cut(string(page), "Store each id for ")
 	stored, _, _ := strings.Cut(text, " with")
 	if older := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM events WHERE created_at < now() - $1::interval", stored); older > 0 {
 		t.Errorf("receivers store ids for %q, and the feed has %d older events", stored, older)
 	}
-	err = database.Pool.QueryRow(t.Context(), `
+	const ofOwner = `
 		SELECT count(*)
 		FROM pg_class AS part
 		JOIN pg_inherits ON inhrelid = part.oid AND inhparent = 'events'::regclass
 		JOIN pg_class AS parent ON parent.oid = inhparent
-		WHERE part.relowner = parent.relowner`).Scan(&owned)
-	if err != nil || owned != len(kept) {
-		t.Errorf("the owner of events owns %d of %d partitions: %v", owned, len(kept), err)
+		WHERE part.relowner = parent.relowner`
+	if owned := pgtest.Read[int](t, database.Pool, ofOwner); owned != len(kept) {
+		t.Errorf("the owner of events owns %d of %d partitions", owned, len(kept))
 	}
-	_, err = serving.Exec(t.Context(), "DROP TABLE "+want[0])
+	_, err := serving.Exec(t.Context(), "DROP TABLE "+want[0])
 	if failure, ok := errors.AsType[*pgconn.PgError](err); !ok || failure.Code != "42501" {
 		t.Errorf("the serving role drops a partition: %v", err)
 	}
@@ -155,17 +145,12 @@ func TestEventPartitionsInAnySession(t *testing.T) {
 		for _, name := range names[1:] {
 			dropPartition(t, database.Pool, name)
 		}
-		conn, err := pgx.Connect(t.Context(), database.OwnerURL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := need.Value(pgx.Connect(t.Context(), database.OwnerURL))(t)
 		pgtest.Exec(t, conn, "SELECT set_config($1, $2, false)", setting[0], setting[1])
 		if changed := pgtest.Read[int](t, conn, "SELECT public.maintain_events()"); changed != len(names)-1 {
 			t.Errorf("%s: %d partitions", setting, changed)
 		}
-		if err := conn.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		need.OK(t, conn.Close(t.Context()))
 		if diff := cmp.Diff(before, pgtest.List[string](t, database.Pool, bounds)); diff != "" {
 			t.Errorf("%s (-before +after):\n%s", setting, diff)
 		}
@@ -193,9 +178,7 @@ func TestEventPartitionsBesideTransactions(t *testing.T) {
 	if got := partitionsOf(t, database.Pool); !slices.Contains(got, names[4]) || len(got) != len(kept)+len(old) {
 		t.Errorf("partitions beside a transaction: %v", got)
 	}
-	if err := dump.Commit(t.Context()); err != nil {
-		t.Error(err)
-	}
+	need.OK(t, dump.Commit(t.Context()))
 	if changed := maintain(t, serving); changed != len(old) {
 		t.Errorf("%d partitions changed after the transaction, want %d", changed, len(old))
 	}
@@ -210,10 +193,7 @@ func TestEventPartitionsBesideTransactions(t *testing.T) {
 func TestEventPartitionsByOperator(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	conn, err := pgx.Connect(t.Context(), database.OwnerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := need.Value(pgx.Connect(t.Context(), database.OwnerURL))(t)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	const prepare = `
 		RESET ALL;
@@ -222,9 +202,7 @@ func TestEventPartitionsByOperator(t *testing.T) {
 		CREATE TABLE numbers (n int) PARTITION BY RANGE (n);
 		CREATE TABLE numbers_99999999 PARTITION OF numbers FOR VALUES FROM (1) TO (MAXVALUE)`
 	for _, statements := range []string{prepare, "ANALYZE"} {
-		if _, err := conn.PgConn().Exec(t.Context(), statements).ReadAll(); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(conn.PgConn().Exec(t.Context(), statements).ReadAll())(t)
 	}
 	if changed := maintain(t, conn); changed != 0 {
 		t.Errorf("%d partitions changed without need", changed)
@@ -408,9 +386,7 @@ func TestMaintainEventsEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { first <- serving.MaintainEvents(ctx) }()
-	if err := pgtest.AwaitLockWaiters(t.Context(), database.Pool, 1); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pgtest.AwaitLockWaiters(t.Context(), database.Pool, 1))
 	go func() { second <- serving.MaintainEvents(t.Context()) }()
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {

@@ -18,6 +18,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 	"petstore/migrations"
 )
 
@@ -30,9 +31,7 @@ func TestMigrationLocks(t *testing.T) {
 	pgtest.Not(t, pgtest.Citus, "migrations lock the shards too")
 	got := measureLocks(t, migrations.FS)
 	if *update {
-		if err := os.WriteFile("../../migrations/"+migrations.Locks, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile("../../migrations/"+migrations.Locks, []byte(got), 0o600))
 		return
 	}
 	want, err := fs.ReadFile(migrations.FS, migrations.Locks)
@@ -86,10 +85,7 @@ func TestPlan(t *testing.T) {
 	}
 	files[migrations.Locks] = &fstest.MapFile{Data: []byte(measureLocks(t, files))}
 	database := pgtest.NewEmpty(t)
-	m, err := postgres.OpenMigrationsOf(t.Context(), database.OwnerURL, files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := need.Value(postgres.OpenMigrationsOf(t.Context(), database.OwnerURL, files))(t)
 	t.Cleanup(func() { _ = m.Close() })
 	plan, err := m.Plan(t.Context())
 	if diff := gocmp.Diff(want, planLines(plan)); diff != "" || err != nil {
@@ -102,12 +98,8 @@ func TestPlan(t *testing.T) {
 	if tables := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"); tables > 0 {
 		t.Errorf("the plan has created %d objects", tables)
 	}
-	if _, err := m.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := m.Down(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(m.Up(t.Context()))(t)
+	need.Value(m.Down(t.Context()))(t)
 	if plan, err := m.Plan(t.Context()); err != nil || len(plan) != 1 || plan[0].Name != "00014_drop.sql" {
 		t.Errorf("plan after down: %+v, %v", plan, err)
 	}
@@ -138,16 +130,10 @@ func planLines(plan []postgres.PendingMigration) (lines []string) {
 func measureLocks(t *testing.T, files fs.FS) string {
 	t.Helper()
 	l := &lockMeter{T: t, database: pgtest.NewEmpty(t), applied: fstest.MapFS{}}
-	names, err := fs.Glob(files, "*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := need.Value(fs.Glob(files, "*.sql"))(t)
 	var text strings.Builder
 	for i, name := range names {
-		content, err := fs.ReadFile(files, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := need.Value(fs.ReadFile(files, name))(t)
 		l.applied[name] = &fstest.MapFile{Data: content}
 		for _, line := range l.apply(i == 0, !strings.Contains(string(content), "-- +goose NO TRANSACTION")) {
 			text.WriteString(name + "\t" + line + "\n")
@@ -184,36 +170,28 @@ var lockModes = []string{
 // without the name of the migration.
 func (l *lockMeter) apply(isFirst, inTransaction bool) (lines []string) {
 	l.Helper()
-	m, err := postgres.OpenMigrationsOf(l.Context(), l.database.OwnerURL, l.applied)
-	if err != nil {
-		l.Fatal(err)
-	}
+	m := need.Value(postgres.OpenMigrationsOf(l.Context(), l.database.OwnerURL, l.applied))(l)
 	defer m.Close()
 	if isFirst {
-		if _, err := m.Down(l.Context()); err != nil { // creates the table of goose
-			l.Fatal(err)
-		}
+		need.Value(m.Down(l.Context()))(l) // creates the table of goose
 		pgtest.Exec(l, l.database.Pool, prepare)
 	}
 	pgtest.Exec(l, l.database.Pool, "TRUNCATE measuring.locks")
 	before := l.tables()
 	up := func() error { _, err := m.Up(l.Context()); return err }
 	if inTransaction {
-		err = up()
+		need.OK(l, up())
 	} else {
-		err = l.measureBeside(before, up)
-	}
-	if err != nil {
-		l.Fatal(err)
+		need.OK(l, l.measureBeside(before, up))
 	}
 	after := l.tables()
 	strongest := map[string]int{}
 	rewritten := map[string]bool{}
 	for _, lock := range l.locks() {
-		table, existed := before[lock.relation]
-		if mode := slices.Index(lockModes, lock.mode); existed && mode >= 0 {
+		table, existed := before[lock.Relation]
+		if mode := slices.Index(lockModes, lock.Mode); existed && mode >= 0 {
 			strongest[table.name] = max(strongest[table.name], mode)
-			now, exists := after[lock.relation]
+			now, exists := after[lock.Relation]
 			rewritten[table.name] = rewritten[table.name] || exists && now.file != table.file
 		}
 	}
@@ -275,29 +253,18 @@ func (l *lockMeter) tables() map[uint32]table {
 	all := map[uint32]table{}
 	var oid uint32
 	var one table
-	if _, err := pgx.ForEachRow(rows, []any{&oid, &one.name, &one.file}, func() error { all[oid] = one; return nil }); err != nil {
-		l.Fatal(err)
-	}
+	need.Value(pgx.ForEachRow(rows, []any{&oid, &one.name, &one.file}, func() error { all[oid] = one; return nil }))(l)
 	return all
 }
 
 // measuredLock is a row of measuring.locks.
 type measuredLock struct {
-	relation uint32
-	mode     string
+	Relation uint32
+	Mode     string
 }
 
 func (l *lockMeter) locks() []measuredLock {
 	l.Helper()
-	rows, err := l.database.Pool.Query(l.Context(), "SELECT relation, mode FROM measuring.locks")
-	if err != nil {
-		l.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (one measuredLock, err error) {
-		return one, row.Scan(&one.relation, &one.mode)
-	})
-	if err != nil {
-		l.Fatal(err)
-	}
-	return all
+	rows := need.Value(l.database.Pool.Query(l.Context(), "SELECT relation, mode FROM measuring.locks"))(l)
+	return need.Value(pgx.CollectRows(rows, pgx.RowToStructByPos[measuredLock]))(l)
 }

@@ -14,23 +14,20 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // open opens a pool that the test closes. The parameters are names and values that
 // are added to the URL.
 func open(t *testing.T, databaseURL string, maxConns int, parameters ...string) *postgres.DB {
 	t.Helper()
-	parsed, err := url.Parse(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := need.Value(url.Parse(databaseURL))(t)
 	query := parsed.Query()
 	for i := 0; i+1 < len(parameters); i += 2 {
 		query.Set(parameters[i], parameters[i+1])
 	}
 	parsed.RawQuery = query.Encode()
-	pool := pgtest.Open(t, parsed.String(), maxConns)
-	return pool
+	return pgtest.Open(t, parsed.String(), maxConns)
 }
 
 // closedPort is the URL of a port without a listener. The system gives it to no other test.
@@ -44,10 +41,7 @@ func mute(t *testing.T) string {
 
 func listening(t *testing.T) net.Listener {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := need.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { listener.Close() })
 	return listener
 }
@@ -123,10 +117,7 @@ func TestConnectionsAreGivenBack(t *testing.T) {
 		if err := pool.QueryRow(ctx, "SELECT generate_series(1, $1::int)", 1000).Scan(&number); err != nil || number != 1 {
 			t.Errorf("the first of many rows: %d, %v", number, err)
 		}
-		rows, err := pool.Query(ctx, "SELECT generate_series(1, $1::int)", 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := need.Value(pool.Query(ctx, "SELECT generate_series(1, $1::int)", 1000))(t)
 		rows.Next()
 		rows.Close() // before the end
 		rows.Close()
@@ -163,8 +154,7 @@ func (waits) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquir
 // openTimed opens a pool of one connection that checks how long statements wait for it.
 func openTimed(t *testing.T, url string) *postgres.DB {
 	t.Helper()
-	pool := pgtest.Open(t, url, 1, waits{pgtest.Statements(func(string, []any) {}), t})
-	return pool
+	return pgtest.Open(t, url, 1, waits{pgtest.Statements(func(string, []any) {}), t})
 }
 
 // TestPoolExhausted: callers that wait for a connection get an error after a
@@ -172,15 +162,10 @@ func openTimed(t *testing.T, url string) *postgres.DB {
 func TestPoolExhausted(t *testing.T) {
 	t.Parallel()
 	pool := openTimed(t, pgtest.NewEmpty(t).URL)
-	if err := pool.Ping(t.Context()); err != nil { // opens the connection
-		t.Fatal(err)
-	}
+	need.OK(t, pool.Ping(t.Context())) // opens the connection
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	held, err := pool.Pool().Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := need.Value(pool.Pool().Acquire(ctx))(t)
 	const waiters = 20
 	failed, began := make(chan error, waiters), time.Now()
 	for i := range waiters {
@@ -201,9 +186,7 @@ func TestPoolExhausted(t *testing.T) {
 		t.Errorf("the callers got their errors after %s", took)
 	}
 	held.Release()
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Error(err)
-	}
+	need.OK(t, pool.Ping(t.Context()))
 }
 
 // TestMuteServer: a server that accepts connections and does not respond is
@@ -224,32 +207,15 @@ func TestBackendsTerminated(t *testing.T) {
 	database := pgtest.New(t)
 	pool := open(t, database.DirectURL, conns)
 	for range 3 {
-		var held []func()
-		for range conns {
-			conn, err := pool.Pool().Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			held = append(held, conn.Release)
-		}
-		for _, release := range held {
-			release()
-		}
+		fill(t, pool, conns)
 		// Wait until the connections are gone.
-		var terminated int
-		err := database.Pool.QueryRow(t.Context(), `
+		if terminated := pgtest.Read[int](t, database.Pool, `
 			SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'petstore'`).Scan(&terminated)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if terminated != conns {
+			WHERE datname = current_database() AND application_name = 'petstore'`); terminated != conns {
 			t.Errorf("%d connections terminated, want %d", terminated, conns)
 		}
 		for range conns {
-			if err := pool.Ping(t.Context()); err != nil {
-				t.Error(err)
-			}
+			need.OK(t, pool.Ping(t.Context()))
 		}
 	}
 }
@@ -259,10 +225,7 @@ func TestBackendsTerminated(t *testing.T) {
 func TestAcquireWhileReading(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.New(t).URL, 1)
-	conn, err := pool.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := need.Value(pool.Pool().Acquire(t.Context()))(t)
 	under := conn.Conn().PgConn().Conn()
 	conn.Release()
 	ended := make(chan struct{})
@@ -290,9 +253,7 @@ func TestAcquireWhileReading(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("the idle connection is not available")
 	}
-	if err := under.Close(); err != nil {
-		t.Error(err)
-	}
+	need.OK(t, under.Close())
 	<-ended
 }
 
@@ -305,10 +266,7 @@ func TestReadOnlyServer(t *testing.T) {
 	pool.SetLastReset(time.Now().Add(time.Hour))
 	var held []*pgxpool.Conn
 	for range conns {
-		conn, err := pool.Pool().Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := need.Value(pool.Pool().Acquire(t.Context()))(t)
 		pgtest.Exec(t, conn, "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
 		held = append(held, conn)
 	}
@@ -395,10 +353,7 @@ func TestWritesLeaveConnections(t *testing.T) {
 	pool := open(t, pgtest.NewEmpty(t).URL, size)
 	hold := func(d *postgres.DB) (release func()) {
 		t.Helper()
-		rows, err := d.Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := need.Value(d.Query(t.Context(), "SELECT"))(t) //nolint:sqlclosecheck // held until the end on purpose
 		t.Cleanup(rows.Close)
 		return rows.Close
 	}

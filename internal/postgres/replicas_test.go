@@ -12,6 +12,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // replicated is a pool of the primary of a pair, with replicas.
@@ -36,11 +37,8 @@ func openWithPatience(t *testing.T, pair *pgtest.Pair, maxLag, patience time.Dur
 		urls = []string{pair.Standby.URL}
 	}
 	r := &replicated{Pair: pair, t: t, primary: open(t, pair.URL, 8)}
-	var err error
-	r.replicas, err = postgres.OpenReplicas(t.Context(), r.primary, urls, postgres.ReplicaOptions{MaxConns: 4, MaxLag: maxLag, Patience: patience, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	options := postgres.ReplicaOptions{MaxConns: 4, MaxLag: maxLag, Patience: patience, Log: slog.New(slog.DiscardHandler)}
+	r.replicas = need.Value(postgres.OpenReplicas(t.Context(), r.primary, urls, options))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { r.replicas.Run(ctx) })
@@ -67,9 +65,7 @@ func (r *replicated) write(name string) postgres.Position {
 		_, err := tx.Exec(ctx, "UPDATE accounts SET name = $1 WHERE id = 1", name)
 		return struct{}{}, err
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	need.OK(r.t, err)
 	if position == (postgres.Position{}) {
 		r.t.Error("the commit has no position")
 	}
@@ -79,12 +75,9 @@ func (r *replicated) write(name string) postgres.Position {
 // read reads the name of the account 1, and who served it.
 func (r *replicated) read(after *postgres.Position) (name string, byReplica bool) {
 	r.t.Helper()
-	err := r.replicas.Read(r.t.Context(), after, func(ctx context.Context) error {
+	need.OK(r.t, r.replicas.Read(r.t.Context(), after, func(ctx context.Context) error {
 		return postgres.Reads{DB: r.primary}.QueryRow(ctx, "SELECT name, pg_is_in_recovery() FROM accounts WHERE id = $1", 1).Scan(&name, &byReplica)
-	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	}))
 	return name, byReplica
 }
 
@@ -182,9 +175,7 @@ func testFailingReplica(t *testing.T, r *replicated) {
 // to others.
 func testReadsThatFallBack(t *testing.T, r *replicated) {
 	t.Helper()
-	if err := r.Standby.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, r.Standby.Stop(t.Context()))
 	r.awaitRotation(false)
 	lock := pgtest.Begin(t, r.Pool)
 	pgtest.Exec(t, lock, "LOCK TABLE accounts")
@@ -228,9 +219,7 @@ func TestReplicaRotation(t *testing.T) {
 		t.Errorf("the primary keeps WAL in %d slots", slots)
 	}
 
-	if err := r.Standby.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, r.Standby.Stop(t.Context()))
 	r.want(&position, "1", false)
 	r.awaitRotation(false)
 	r.want(nil, "1", false)
@@ -300,16 +289,14 @@ func TestSilentReplica(t *testing.T) {
 	r := openWithPatience(t, pair, time.Hour, 0, proxy.url)
 	position := r.write("1")
 	r.awaitReplica(&position, "1")
-	if err := r.replicas.Read(t.Context(), &position, func(ctx context.Context) error { // so that one connection stays idle
+	need.OK(t, r.replicas.Read(t.Context(), &position, func(ctx context.Context) error { // so that one connection stays idle
 		rows, err := postgres.Reads{DB: r.primary}.Query(ctx, "SELECT")
 		if err == nil {
 			r.awaitReplica(&position, "1")
 			rows.Close()
 		}
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	proxy.swallow(true)
 	// statement_timeout and TCP would end these reads after seconds.
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
@@ -346,19 +333,13 @@ func TestUnsuitableReplicas(t *testing.T) {
 	other := pair.AddStandby(pgtest.StartCluster(t, unrelated))
 	var log lines
 	primary, options := open(t, pair.URL, 8), postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Patience: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{other.Cluster.URL("postgres"), pair.Standby.URL, pgtest.StartPooler(t, pair.Standby.URL).URL, pair.Standby.Cluster.URL("postgres")}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	replicas := need.Value(postgres.OpenReplicas(t.Context(), primary, []string{other.Cluster.URL("postgres"), pair.Standby.URL, pgtest.StartPooler(t, pair.Standby.URL).URL, pair.Standby.Cluster.URL("postgres")}, options))(t)
 	defer replicas.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	used := primary.Pool().AcquireAllIdle(ctx)
 	for len(used) < 8 {
-		conn, err := primary.Pool().Acquire(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := need.Value(primary.Pool().Acquire(ctx))(t)
 		used = append(used, conn)
 	}
 	running.Go(func() { replicas.Run(ctx) })
@@ -396,10 +377,7 @@ func TestOpenReplicasFails(t *testing.T) {
 	if _, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort, "postgres://secret@localhost:x/"}, options); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "number 2") {
 		t.Errorf("an invalid URL: %v", err)
 	}
-	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	replicas := need.Value(postgres.OpenReplicas(t.Context(), primary, []string{closedPort}, options))(t)
 	replicas.Close()
 }
 
@@ -408,9 +386,7 @@ func TestEndOfRecord(t *testing.T) {
 	t.Parallel()
 	server := open(t, pgtest.NewEmpty(t).URL, 1)
 	var block, segment int64
-	if err := server.QueryRow(t.Context(), "SELECT current_setting('wal_block_size')::bigint, pg_size_bytes(current_setting('wal_segment_size'))").Scan(&block, &segment); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, server.QueryRow(t.Context(), "SELECT current_setting('wal_block_size')::bigint, pg_size_bytes(current_setting('wal_segment_size'))").Scan(&block, &segment))
 	for lsn, want := range map[int64]int64{
 		3 * segment:              3 * segment,
 		3*segment + 40:           3 * segment,
@@ -455,10 +431,7 @@ func TestPositionOnlyWithReplicas(t *testing.T) {
 			pool.ReportPositions()
 		}
 		reads = 0
-		piped, err := postgres.Pipe(t.Context(), pool, func(ctx context.Context, p *postgres.Pipeline) error { return p.Commit(ctx, nil) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		piped := need.Value(postgres.Pipe(t.Context(), pool, func(ctx context.Context, p *postgres.Pipeline) error { return p.Commit(ctx, nil) }))(t)
 		_, transacted, err := postgres.TransactAt(t.Context(), pool, func(context.Context, pgx.Tx) (int, error) { return 0, nil })
 		if err != nil {
 			t.Fatal(err)

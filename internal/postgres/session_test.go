@@ -12,6 +12,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // valueOf returns a setting of the pool's sessions.
@@ -121,9 +122,7 @@ func TestPreparedStatementsBehindAPooler(t *testing.T) {
 		}
 	}
 	pool := open(t, pooler.URL, 1)
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pool.Ping(t.Context()))
 	_, lost := pool.Inspect(t.Context())
 	for _, err := range []error{lost, &pgconn.PgError{Code: "42P05", Message: `prepared statement "stmtcache_1" already exists`}} { // of PgBouncer
 		if got := postgres.Explain(err); !strings.Contains(got, "add default_query_exec_mode=exec to DATABASE_URL") {
@@ -150,9 +149,7 @@ func TestListenerBehindAPooler(t *testing.T) {
 	database := pgtest.NewEmpty(t)
 	pooler := pgtest.StartPooler(t, database.URL)
 	pool := open(t, pooler.URL, 4, "default_query_exec_mode", "exec")
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pool.Ping(t.Context()))
 	deaf := listen(t, pool)
 	eventually(t, "the pooler is noticed", func() bool { return strings.Contains(deaf.log.String(), "PETSTORE_DIRECT_URL") })
 	e := listenAt(t, pool, database.URL)
@@ -163,10 +160,7 @@ func TestListenerBehindAPooler(t *testing.T) {
 		t.Errorf("received %q", got)
 	}
 
-	config, err := pgx.ParseConfig(database.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := need.Value(pgx.ParseConfig(database.URL))(t)
 	pooler.LeadTo(t, anotherServer(t, config.Database))
 	eventually(t, "the other server is noticed", func() bool { return strings.Contains(e.log.String(), "another server") })
 	for len(e.alive) > 0 {

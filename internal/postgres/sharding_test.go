@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 	"petstore/migrations"
 )
 
@@ -93,10 +94,7 @@ func allQueries(t *testing.T) map[string]query {
 	}
 	all := map[string]query{}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := need.Value(os.ReadFile(file))(t)
 		for _, found := range regexp.MustCompile(`(?s)-- name: (\w+) :(\w+)\n(.*?;)`).FindAllStringSubmatch(string(text), -1) {
 			all[found[1]] = query{filepath.Base(file), found[2], found[3]}
 		}
@@ -145,10 +143,7 @@ func TestMigrationsSuitCitus(t *testing.T) {
 		t.Fatalf("migrations %v: %v", files, err)
 	}
 	for _, name := range files {
-		text, err := fs.ReadFile(migrations.FS, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := need.Value(fs.ReadFile(migrations.FS, name))(t)
 		for _, broken := range brokenMigrationRules(name, string(text)) {
 			t.Errorf("%s has %s", name, broken)
 		}
