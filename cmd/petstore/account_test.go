@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // fromJSON parses the output of a command with --json, which must be one line.
@@ -38,20 +37,30 @@ func wantRefusal(t *testing.T, environ []string, sentence string, args ...string
 	}
 }
 
+// wantOutput fails the test unless a command succeeds and prints exactly this on stdout.
+func wantOutput(t *testing.T, environ []string, want string, args ...string) {
+	t.Helper()
+	if got := must(t, environ, args...); got != want {
+		t.Errorf("petstore %s prints %q, want %q", strings.Join(args, " "), got, want)
+	}
+}
+
+// wantText fails the test unless a command succeeds and prints this text, perhaps among others.
+func wantText(t *testing.T, environ []string, want string, args ...string) {
+	t.Helper()
+	if got := must(t, environ, args...); !strings.Contains(got, want) {
+		t.Errorf("petstore %s prints\n%s\nwithout %q", strings.Join(args, " "), got, want)
+	}
+}
+
 // TestAccounts checks the account commands as the serving role, which the operator's
 // container has.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
-	if list := must(t, environ, "account", "list"); list != "ID  NAME  CREATED\n" {
-		t.Errorf("the list of no accounts: %q", list)
-	}
-	if list := must(t, environ, "account", "list", "--json"); list != "[]\n" {
-		t.Errorf("the list of no accounts as JSON: %q", list)
-	}
-	if id := must(t, environ, "account", "create", "acme"); id != "acc_1001\n" {
-		t.Errorf("account create prints %q, want only the id", id)
-	}
+	wantOutput(t, environ, "ID  NAME  CREATED\n", "account", "list")
+	wantOutput(t, environ, "[]\n", "account", "list", "--json")
+	wantOutput(t, environ, "acc_1001\n", "account", "create", "acme")
 	wantRefusal(t, environ, `there is already an account "acme"; choose another name`, "account", "create", "acme")
 	made := fromJSON[accountObject](t, must(t, environ, "account", "create", "<b> & co", "--json"))
 	if made.Name != "<b> & co" || made.ID == "acc_1001" || !strings.HasPrefix(made.ID, "acc_") || time.Since(made.CreatedAt) > time.Hour {
@@ -70,12 +79,8 @@ func TestAccounts(t *testing.T) {
 	wantRefusal(t, environ, `account delete deletes the account "acme" with its store, its keys and its sandboxes; confirm it with --yes`, "account", "delete", "acme")
 	wantRefusal(t, environ, `there is no account "nobody"; petstore account list shows all accounts`, "account", "delete", "nobody", "--yes")
 	wantRefusal(t, environ, `there is no account "hidden"`, "account", "delete", "hidden", "--yes") // a sandbox
-	if keys := must(t, environ, "key", "list", "--account", "acme"); !strings.Contains(keys, key[:len("petstore_")+8]) {
-		t.Errorf("the keys after no deletion:\n%s", keys)
-	}
-	if deleted := must(t, environ, "account", "delete", "acme", "--yes"); deleted != "deleted account acc_1001 (acme)\n" {
-		t.Errorf("account delete prints %q", deleted)
-	}
+	wantText(t, environ, key[:len("petstore_")+8], "key", "list", "--account", "acme")
+	wantOutput(t, environ, "deleted account acc_1001 (acme)\n", "account", "delete", "acme", "--yes")
 	wantRefusal(t, environ, `there is no account "acme"`, "account", "delete", "acme", "--yes")
 	wantRefusal(t, environ, `there is no account "acme"`, "key", "list", "--account", "acme")
 	if id := must(t, environ, "account", "create", "acme"); id == "1001\n" {
@@ -92,15 +97,10 @@ func TestDeleteBusyOrGone(t *testing.T) {
 	environ := []string{"DATABASE_URL=" + owner.URL}
 	must(t, environ, "account", "create", "acme")
 	const id = 1001
-	if err := pgx.BeginFunc(t.Context(), owner.Pool, func(tx pgx.Tx) error {
-		if err := db.New(tx).StoreLock(t.Context(), id); err != nil {
-			return err
-		}
-		wantRefusal(t, environ, errStoreBusy.Error(), "account", "delete", "acme", "--yes")
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	lock := pgtest.Begin(t, owner.Pool)
+	need.OK(t, db.New(lock).StoreLock(t.Context(), id))
+	wantRefusal(t, environ, errStoreBusy.Error(), "account", "delete", "acme", "--yes")
+	pgtest.Rollback(t, lock)
 	database := pgtest.Open(t, owner.URL, 2)
 	gone := errors.New("gone")
 	p := &program{stdout: io.Discard}
@@ -135,9 +135,7 @@ func TestSandboxes(t *testing.T) {
 	wantRefusal(t, environ, `there is no account "acme"`, "sandbox", "list", "--account", "acme")
 	must(t, environ, "account", "create", "acme")
 	must(t, environ, "account", "create", "other")
-	if list := must(t, environ, "sandbox", "list", "--account", "acme"); list != "ID  NAME  SAMPLE  CREATED  EXPIRES\n" {
-		t.Errorf("the list of no sandboxes: %q", list)
-	}
+	wantOutput(t, environ, "ID  NAME  SAMPLE  CREATED  EXPIRES\n", "sandbox", "list", "--account", "acme")
 	secret := must(t, environ, "sandbox", "create", "--account", "acme")
 	if !keyPattern.MatchString(secret) || keyPattern.ReplaceAllString(secret, "") != "\n" {
 		t.Fatalf("sandbox create prints %q, want only the key", secret)
@@ -156,18 +154,14 @@ func TestSandboxes(t *testing.T) {
 	if list := must(t, environ, "sandbox", "list", "--account", "acme"); !strings.Contains(list, made.ID+"  ci ") || strings.Count(list, "\n") != 3 {
 		t.Errorf("sandbox list:\n%s", list)
 	}
-	if list := must(t, environ, "sandbox", "list", "--account", "other", "--json"); list != "[]\n" {
-		t.Errorf("the list of another account: %s", list)
-	}
+	wantOutput(t, environ, "[]\n", "sandbox", "list", "--account", "other", "--json")
 
 	wantRefusal(t, environ, "sandbox delete deletes the sandbox "+made.ID+" (ci) with its store and its keys; confirm it with --yes", "sandbox", "delete", made.ID)
 	for _, id := range []string{"sbx_1001", "sbx_9007199254740991"} { // an account, and none
 		wantRefusal(t, environ, "there is no sandbox "+id, "sandbox", "delete", id, "--yes")
 		wantRefusal(t, environ, "there is no sandbox "+id, "sandbox", "reset", id)
 	}
-	if deleted := must(t, environ, "sandbox", "delete", made.ID, "--yes"); deleted != "deleted sandbox "+made.ID+" (ci)\n" {
-		t.Errorf("sandbox delete prints %q", deleted)
-	}
+	wantOutput(t, environ, "deleted sandbox "+made.ID+" (ci)\n", "sandbox", "delete", made.ID, "--yes")
 	wantRefusal(t, environ, "there is no sandbox "+made.ID, "sandbox", "delete", made.ID, "--yes")
 	wantRefusal(t, environ, "there is no sandbox "+made.ID, "sandbox", "reset", made.ID)
 	wantRefusal(t, environ, `the account "acme" has no sample dogs; petstore api /samples with one of its keys shows its samples`, "sandbox", "create", "--account", "acme", "--sample", "dogs")
@@ -190,15 +184,12 @@ func TestSandboxLives(t *testing.T) {
 	post(t, base+"/categories", second.APIKey.Secret, `{"name": "Reptiles"}`)
 	categories := func() int64 {
 		t.Helper()
-		count := pgtest.Read[int64](t, database.Pool, "SELECT count(*) FROM categories WHERE 'sbx_' || account_id = $1", second.ID)
-		return count
+		return pgtest.Read[int64](t, database.Pool, "SELECT count(*) FROM categories WHERE 'sbx_' || account_id = $1", second.ID)
 	}
 	if got := categories(); got != 13 {
 		t.Errorf("the sandbox has %d categories before the reset, want 13", got)
 	}
-	if reset := must(t, environ, "sandbox", "reset", second.ID); reset != "reset sandbox "+second.ID+" (sandbox)\n" {
-		t.Errorf("sandbox reset prints %q", reset)
-	}
+	wantOutput(t, environ, "reset sandbox "+second.ID+" (sandbox)\n", "sandbox", "reset", second.ID)
 	if got := categories(); got != 12 {
 		t.Errorf("the sandbox has %d categories after the reset, want 12", got)
 	}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -129,9 +130,7 @@ func TestAdmin(t *testing.T) {
 	if got := status(t, admin+"/pets", key); got != http.StatusNotFound {
 		t.Errorf("GET /pets on the admin address: status %d", got)
 	}
-	if code := p.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
+	p.exits(0, syscall.SIGTERM)
 }
 
 // TestAdminAddress: serve does not start without its admin address, and dev does.
@@ -144,18 +143,14 @@ func TestAdminAddress(t *testing.T) {
 
 	second := begin(t, emptyDir, []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "serve")
 	second.expect("set PETSTORE_ADMIN_ADDR to another address")
-	if code := second.wait(); code != exitFailure {
-		t.Errorf("serve with a busy admin address exits with %d", code)
-	}
+	second.exits(exitFailure)
 	third := begin(t, pgtest.Dir(t), []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "dev")
 	third.expect("metrics and profiles are not available")
 	if line := third.expect("listening"); !strings.Contains(line, `"admin_address":"off"`) {
 		t.Errorf("dev with a busy admin address prints %s", line)
 	}
 	for _, p := range []*process{first, third} {
-		if code := p.end(os.Interrupt); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
+		p.exits(0, os.Interrupt)
 	}
 }
 
@@ -166,10 +161,7 @@ func TestAdminHosts(t *testing.T) {
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_HOSTS=api, metrics.example"}
 	p := begin(t, emptyDir, environ, "serve")
 	_, admin := p.addresses()
-	_, port, err := net.SplitHostPort(strings.TrimPrefix(admin, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := need.Value(url.Parse(admin))(t).Port()
 	for host, want := range map[string]int{
 		"127.0.0.1": 200, "127.0.0.1:" + port: 200, "[::1]:" + port: 200, "10.1.2.3:9090": 200, "[fe80::1%eth0]:9090": 200,
 		"localhost": 200, "LocalHost:" + port: 200, "localhost.:80": 200, "api:9090": 200, "metrics.example": 200, "METRICS.example.": 200,
@@ -187,10 +179,7 @@ func TestAdminHosts(t *testing.T) {
 		}
 	}
 	// HTTP/1.0 has no Host, and no browser uses it.
-	conn, err := net.Dial("tcp", strings.TrimPrefix(admin, "http://")) //nolint:noctx // it ends with the program
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := need.Value(new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(admin, "http://")))(t)
 	defer conn.Close()
 	need.Value(io.WriteString(conn, "GET /metrics HTTP/1.0\r\n\r\n"))(t)
 	if reply, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(reply), "HTTP/1.0 421") {

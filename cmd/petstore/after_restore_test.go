@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -67,12 +66,11 @@ func TestAfterRestore(t *testing.T) {
 		post(t, base+"/categories", key, fmt.Sprintf(`{"name": "Category %d"}`, i))
 	}
 	var told atomic.Bool
-	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	receiver := need.Server(t, func(_ http.ResponseWriter, r *http.Request) {
 		if body, err := io.ReadAll(r.Body); err == nil && strings.Contains(string(body), `"store.reset"`) {
 			told.Store(true)
 		}
-	}))
-	t.Cleanup(receiver.Close)
+	})
 	hook := post(t, base+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["category.created", "store.reset"]}`, receiver.URL))
 	made := c.send("POST", "/categories", `{"name": "Last"}`)
 	token, lost := made.header.Get("Petstore-Consistency"), made.header.Get("Location")
@@ -89,9 +87,7 @@ func TestAfterRestore(t *testing.T) {
 	if out := must(t, owner, "after-restore", "--nothing-lost"); strings.Contains(out, "store.reset") {
 		t.Errorf("after-restore --nothing-lost: %q", out)
 	}
-	if out := must(t, owner, "after-restore"); !strings.Contains(out, "store.reset to 2 feeds") {
-		t.Errorf("after-restore: %q", out)
-	}
+	wantText(t, owner, "store.reset to 2 feeds", "after-restore")
 
 	p = begin(t, emptyDir, environ, "serve")
 	base = p.address()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -38,7 +37,7 @@ func TestAPISamples(t *testing.T) {
 	_, _, page := sharedServer(t)
 	key := auth.NewSecret().Reveal()
 	var sent []docstest.Request
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+key {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -54,8 +53,7 @@ func TestAPISamples(t *testing.T) {
 			}
 		}
 		sent = append(sent, one)
-	}))
-	t.Cleanup(server.Close)
+	})
 	inAnyOrder := cmpopts.SortSlices(func(a, b [2]string) bool { return a[0] < b[0] }) // headers
 	docstest.NeedPrograms(t, "bash")
 	for _, want := range docstest.Requests(t, page, forms) {
@@ -69,7 +67,7 @@ func TestAPISamples(t *testing.T) {
 		parts := strings.Split(string(output), "\x00")
 		args, stdin := parts[:len(parts)-1], parts[len(parts)-1]
 		for _, one := range []string{key, auth.NewSecret().Reveal()} {
-			_, _, err := executeIn(t, emptyDir, []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + one}, stdin, args...)
+			_, _, err := executeIn(t, emptyDir, clientOf(server.URL, one), stdin, args...)
 			if (err == nil) != (one == key) {
 				t.Errorf("%v\n%s", err, source)
 			}

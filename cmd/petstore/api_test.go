@@ -80,24 +80,18 @@ func TestAPI(t *testing.T) {
 // TestAPIHeaders: a header of the user replaces the one of the program.
 func TestAPIHeaders(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	client := clientOfStub(t, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%q %q", r.Header.Values("Authorization"), r.Header.Values("User-Agent"))
-	}))
-	t.Cleanup(server.Close)
-	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
-	if got := must(t, client, "api", "/pets", "-H", "authorization: Basic eDp5", "-H", "User-Agent: mine"); got != `["Basic eDp5"] ["mine"]` {
-		t.Errorf("the server gets %s", got)
-	}
+	})
+	wantOutput(t, client, `["Basic eDp5"] ["mine"]`, "api", "/pets", "-H", "authorization: Basic eDp5", "-H", "User-Agent: mine")
 }
 
 // TestAPIPaginates lists pages as one array, also of the feed, which always has a next page.
 func TestAPIPaginates(t *testing.T) {
 	t.Parallel()
 	_, base, key := serveAccount(t)
-	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
-	if got := must(t, client, "api", "/categories", "--paginate"); got != "[]\n" {
-		t.Errorf("an empty list is %q", got)
-	}
+	client := clientOf(base, key)
+	wantOutput(t, client, "[]\n", "api", "/categories", "--paginate")
 	const total = 7
 	createCategories(t, base, key, 1, total)
 	for path, field := range map[string]string{"/categories?limit=3": "id", "/categories?limit=7": "id", "/events?limit=2": "sequence"} {
@@ -120,16 +114,12 @@ func TestAPIPaginates(t *testing.T) {
 func TestAPIPaginatesPastEmptyPages(t *testing.T) {
 	t.Parallel()
 	pages := map[string]string{"": "[]", "evt_2": `[{"sequence":3}]`, "evt_3": "[]", "evt_4": "[]", "evt_5": `[{"sequence":6}]`}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	client := clientOfStub(t, func(w http.ResponseWriter, r *http.Request) {
 		next := map[string]string{"": "evt_2", "evt_2": "evt_3", "evt_3": "evt_4", "evt_4": "evt_5", "latest": "evt_4"}[r.FormValue("after")]
 		w.Header().Set("Link", fmt.Sprintf(`</events?after=%s&type=order.placed>; rel="next"`, next))
 		fmt.Fprint(w, pages[r.FormValue("after")])
-	}))
-	t.Cleanup(server.Close)
-	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
-	if got := must(t, client, "api", "/events", "type=order.placed", "--paginate"); got != "[\n  {\"sequence\":3}\n]\n" {
-		t.Errorf("it prints %s", got)
-	}
+	})
+	wantOutput(t, client, "[\n  {\"sequence\":3}\n]\n", "api", "/events", "type=order.placed", "--paginate")
 }
 
 // TestAPIPaginatesWithAnotherKey lists the whole feed of the account in a header of the user, not of the
@@ -159,7 +149,7 @@ func TestAPIRetries(t *testing.T) {
 	t.Parallel()
 	environ, base, _ := serveAccount(t)
 	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
-	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
+	client := clientOf(base, sandbox.APIKey.Secret)
 	fault := func(rule string) { must(t, client, "api", "PUT", "/sandboxes/current/faults", "rules:=["+rule+"]") }
 	for _, test := range []struct {
 		rule, said string
@@ -200,7 +190,7 @@ func TestSilentBody(t *testing.T) {
 	var sent atomic.Int64
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		flush := func(text string) {
 			fmt.Fprint(w, text)
 			_ = http.NewResponseController(w).Flush()
@@ -214,8 +204,7 @@ func TestSilentBody(t *testing.T) {
 		}
 		flush("[")
 		<-r.Context().Done()
-	}))
-	t.Cleanup(server.Close)
+	})
 	for _, path := range []string{"/pets", "/events"} {
 		var out, errs strings.Builder
 		p := &program{stdout: &out, stderr: &errs}
@@ -236,8 +225,7 @@ func TestSilentBody(t *testing.T) {
 // the addresses of the host of its URL.
 func TestAddressOfDev(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(server.Close)
+	server := need.Server(t, http.NotFound)
 	client := target{url: "http://localhost:1", address: server.Listener.Addr().String()}.client(time.Minute)
 	need.Value(httpRequest{method: http.MethodGet, url: "http://localhost:1/"}.try(t.Context(), client))(t)
 	for address, want := range map[string]string{"127.0.0.1": "http://localhost:1", "::1": "http://localhost:1", "0.0.0.0": "http://localhost:1", "127.0.0.2": "http://127.0.0.2:1"} {
@@ -250,14 +238,13 @@ func TestAddressOfDev(t *testing.T) {
 // TestServerRestarts: a client waits for a server that is away between two requests.
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 		if r.URL.Query().Get("page") == "" {
 			w.Header().Set("Link", `</pets?page=2>; rel="next"`)
 		}
 		fmt.Fprintf(w, `[{"id":1%s}]`, r.URL.Query().Get("page"))
-	}))
-	t.Cleanup(server.Close)
+	})
 	var out, errs strings.Builder
 	p := &program{stdout: &out, stderr: &errs}
 	sender := p.newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
@@ -280,7 +267,7 @@ func TestLimitHoldsAll(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64
 	var until atomic.Pointer[time.Time]
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, _ *http.Request) {
 		if sent.Add(1) == 1 {
 			over := time.Now().Add(time.Second)
 			until.Store(&over)
@@ -289,8 +276,7 @@ func TestLimitHoldsAll(t *testing.T) {
 		} else if left := time.Until(*until.Load()); left > 0 {
 			t.Errorf("the client sent a request %s early", left)
 		}
-	}))
-	t.Cleanup(server.Close)
+	})
 	sender := (&program{}).newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
 	isRefused, first := make(chan struct{}), make(chan error, 1)
 	sender.log = writer(func(text []byte) (int, error) {
@@ -309,12 +295,11 @@ func TestPatience(t *testing.T) {
 	t.Parallel()
 	for status, most := range map[int]int64{http.StatusInternalServerError: 1, http.StatusServiceUnavailable: 2} {
 		var sent atomic.Int64
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		server := need.Server(t, func(w http.ResponseWriter, _ *http.Request) {
 			if sent.Add(1) == 1 {
 				w.WriteHeader(status)
 			}
-		}))
-		t.Cleanup(server.Close)
+		})
 		sender := (&program{}).newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
 		sender.log, sender.retries, sender.patience = io.Discard, 0, time.Hour
 		if err := sender.do(t.Context(), http.MethodGet, "/pets", nil, nil); (err != nil) != (most == 1) || sent.Load() != most {
@@ -326,14 +311,12 @@ func TestPatience(t *testing.T) {
 // TestBrokenStream: api says who ended a stream in the middle.
 func TestBrokenStream(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	client := clientOfStub(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprint(w, ":\n")
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
-	}))
-	t.Cleanup(server.Close)
-	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
+	})
 	if got, _, err := execute(t, client, "api", "/events"); err == nil || err.Error() != "the server closed the connection" || got != ":\n" {
 		t.Errorf("%v, printed %q", err, got)
 	}
@@ -342,10 +325,9 @@ func TestBrokenStream(t *testing.T) {
 // TestProxyRefuses: api prints the status of a proxy that does not connect to the server.
 func TestProxyRefuses(t *testing.T) {
 	t.Parallel()
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	proxy := need.Server(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusProxyAuthRequired)
-	}))
-	t.Cleanup(proxy.Close)
+	})
 	environ := []string{"HTTPS_PROXY=" + proxy.URL, "PETSTORE_URL=https://petstore.example", "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
 	p := begin(t, emptyDir, environ, "api", "/pets", "--retries", "0")
 	if line := p.expect("petstore: "); line != "petstore: no response from https://petstore.example: Proxy Authentication Required; "+startServer {
@@ -356,13 +338,12 @@ func TestProxyRefuses(t *testing.T) {
 // TestRedirect: no command follows a redirect, and each says where it leads.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.RedirectHandler("https://api.example/pets", http.StatusFound))
-	t.Cleanup(server.Close)
+	server := need.Server(t, http.RedirectHandler("https://api.example/pets", http.StatusFound).ServeHTTP)
 	const want = "the server returned 302 Found and redirects to https://api.example/pets"
 	for _, line := range []string{
 		"api POST /pets name=Rex", "api /pets --paginate", "export pets", "export -f", "import pets.csv", "logs", "report", "trigger pet.created", "listen", "listen --after start",
 	} {
-		_, _, err := execute(t, []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}, strings.Fields(line)...)
+		_, _, err := execute(t, clientOf(server.URL, auth.NewSecret().Reveal()), strings.Fields(line)...)
 		if err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("petstore %s: %v", line, err)
 		}
@@ -376,10 +357,9 @@ func TestAnotherServer(t *testing.T) {
 		"{}":   {"report", "trigger pet.created", "import pets.csv", "logs --har"},
 		"null": {"report --json", "trigger pet.created", "import pets.csv", "logs", "logs --har", "export pets", "api /pets --paginate"},
 	} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }))
-		t.Cleanup(server.Close)
+		server := need.Server(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) })
 		for _, line := range lines {
-			got, _, err := execute(t, []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}, strings.Fields(line)...)
+			got, _, err := execute(t, clientOf(server.URL, auth.NewSecret().Reveal()), strings.Fields(line)...)
 			if err == nil || !regexp.MustCompile(`^the response of \S+ is not (from Petstore: it has no |a JSON array)`).MatchString(err.Error()) || got != "" {
 				t.Errorf("petstore %s: %v, printed %q", line, err, got)
 			}
@@ -483,7 +463,7 @@ func TestDeadConnection(t *testing.T) {
 func TestAPIKeepsTheIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	var keys []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	client := clientOfStub(t, func(w http.ResponseWriter, r *http.Request) {
 		keys = append(keys, r.Header.Get("Idempotency-Key"))
 		switch {
 		case r.URL.Path == "/away":
@@ -496,9 +476,7 @@ func TestAPIKeepsTheIdempotencyKey(t *testing.T) {
 		default:
 			fmt.Fprint(w, "{}")
 		}
-	}))
-	t.Cleanup(server.Close)
-	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
+	})
 	must(t, client, "api", "POST", "/pets?x=1")
 	must(t, client, "api", "POST", "/pets", "-H", "idempotency-key: mine")
 	must(t, client, "api", "POST", "/webhooks")

@@ -67,9 +67,7 @@ func TestHTTPS(t *testing.T) {
 		t.Error("the server accepts TLS 1.1")
 	}
 	health := slices.Concat(environ, []string{"PETSTORE_ADDR=" + strings.TrimPrefix(plain, "http://")})
-	if out := must(t, health, "healthcheck"); out != "ready\n" {
-		t.Errorf("healthcheck: %q", out)
-	}
+	wantOutput(t, health, "ready\n", "healthcheck")
 
 	end := regexp.MustCompile(`\npetstore_certificate_end_timestamp_seconds (\S+)\n`)
 	before := end.FindString(read(t, admin+"/metrics"))
@@ -103,9 +101,7 @@ func TestHTTPS(t *testing.T) {
 	feed := httpRequest{method: http.MethodGet, url: base + "/events", key: key, header: http.Header{"Prefer": {"wait=5"}}} // the shutdown ends the wait
 	go func() { waiting <- feed.tryOK(t.Context(), kept) }()
 	awaitMetric(t, admin, "petstore_http_requests_in_flight", 1)
-	if code := p.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
+	p.exits(0, syscall.SIGTERM)
 	if err := <-waiting; err != nil {
 		t.Errorf("a request during the shutdown: %v", err)
 	}
@@ -114,16 +110,8 @@ func TestHTTPS(t *testing.T) {
 // replace replaces a file with a copy of another one.
 func replace(t *testing.T, from, to string) {
 	t.Helper()
-	text, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(to+".new", to)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, to+".new", readFile(t, from))
+	need.OK(t, os.Rename(to+".new", to))
 }
 
 func TestWrongCertificate(t *testing.T) {
@@ -161,15 +149,13 @@ func TestDevHTTPS(t *testing.T) {
 		t.Errorf("petstore api: %v\n%s%s", err, stdout, stderr)
 	}
 	dev := need.Value((&program{dir: dir}).findDev())(t)
-	environ := []string{"PETSTORE_URL=" + dev.URL, "PETSTORE_API_KEY=" + dev.APIKey}
+	environ := clientOf(dev.URL, dev.APIKey)
 	if _, stderr, err := executeIn(t, dir, environ, "", "api", "/pets?limit=1"); err != nil {
 		t.Errorf("petstore api with variables: %v\n%s", err, stderr)
 	}
 	wantRefusal(t, environ, "its certificate is not valid", "api", "/pets?limit=1", "--retries", "0") // in another folder
 	before := readFile(t, filepath.Join(dir, devCertFile))
-	if code := p.end(os.Interrupt); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	p.exits(0, os.Interrupt)
 	renew := func(now time.Time) (cert string) {
 		t.Helper()
 		need.OK(t, selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), now))

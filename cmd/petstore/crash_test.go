@@ -103,11 +103,9 @@ func (s *shop) order(ctx context.Context, key string) (ordered, error) {
 func (s *shop) wantOrders(want int) {
 	s.t.Helper()
 	var orders, responses, held, quantity int
-	err := s.database.Pool.QueryRow(s.t.Context(), `
-		SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM idempotency_keys), held, quantity FROM inventory`).Scan(&orders, &responses, &held, &quantity)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	need.OK(s.t, s.database.Pool.QueryRow(s.t.Context(), `
+		SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM idempotency_keys), held, quantity FROM inventory`).
+		Scan(&orders, &responses, &held, &quantity))
 	if orders != want || responses != want || held != 2*want || quantity != 1000-2*want {
 		s.t.Errorf("%d orders, %d stored responses, %d units held and %d in stock; want %d orders of 2 units each", orders, responses, held, quantity, want)
 	}
@@ -209,9 +207,7 @@ func TestTerminatedDuringAnOrder(t *testing.T) {
 		need.OK(t, s.server.cmd.Process.Signal(syscall.SIGTERM))
 		_, _ = io.Copy(io.Discard, idle) // ends when the server waits only for requests in progress
 	}, func() {
-		if code := s.server.wait(); code != 0 {
-			t.Errorf("exit code %d after SIGTERM", code)
-		}
+		s.server.exits(0)
 	})
 	if placed.replayed {
 		t.Error("the order got its response only at the second attempt")

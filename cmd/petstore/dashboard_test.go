@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -42,8 +41,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	base, admin := p.addresses()
 	replicaServes := regexp.MustCompile(`(?m)^petstore_replica_in_rotation\{.*\} 1$`)
 	eventually(t, "the replica is in rotation", func() bool { return replicaServes.MatchString(read(t, admin+"/metrics")) })
-	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	t.Cleanup(receiver.Close)
+	receiver := need.Server(t, func(http.ResponseWriter, *http.Request) {})
 	for _, url := range []string{receiver.URL, "http://127.0.0.1:" + pgtest.FreePort(t)} { // nothing listens on the second one
 		post(t, base+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["category.created"]}`, url))
 	}

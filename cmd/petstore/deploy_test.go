@@ -124,13 +124,8 @@ func TestRestoreThatFails(t *testing.T) {
 	for _, failing := range append(programs, "none") {
 		dir := t.TempDir()
 		for _, program := range programs {
-			does, err := exec.LookPath(map[bool]string{true: "false", false: "true"}[program == failing])
-			if err == nil {
-				err = os.Symlink(does, filepath.Join(dir, program))
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			does := need.Value(exec.LookPath(map[bool]string{true: "false", false: "true"}[program == failing]))(t)
+			need.OK(t, os.Symlink(does, filepath.Join(dir, program)))
 		}
 		restore := exec.CommandContext(t.Context(), "../../deploy/backup/restore.sh", "petstore.dump")
 		restore.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "OWNER_URL=postgres://db1/petstore"}

@@ -92,13 +92,9 @@ func TestCommandsFindDev(t *testing.T) {
 
 	second := begin(t, dir, environ, "dev")
 	second.expect("another petstore dev runs in this folder")
-	if code := second.wait(); code != exitFailure {
-		t.Errorf("a second dev in the folder exits with %d", code)
-	}
+	second.exits(exitFailure)
 
-	if code := dev.end(os.Interrupt); code != 0 {
-		t.Errorf("exit code %d after Ctrl-C", code)
-	}
+	dev.exits(0, os.Interrupt)
 	wantNoDev(t, dir, below)
 	if text, err := os.ReadFile(filepath.Join(dir, devDir, devFile)); err != nil || len(text) > 0 {
 		t.Errorf("after its end, dev leaves %q, %v", text, err)
@@ -132,12 +128,11 @@ func TestDevFileOfOthers(t *testing.T) {
 		}
 	}
 	// Only root can give a file to another user. Everybody else can name a file of root.
-	err := errors.Join(os.Remove(file), os.Symlink("/etc/hosts", file))
+	need.OK(t, errors.Join(os.Remove(file), os.Symlink("/etc/hosts", file)))
 	if os.Geteuid() == 0 {
-		err = errors.Join(os.Remove(file), os.WriteFile(file, []byte(`{"url":"http://127.0.0.1:1"}`), 0o600), os.Chown(file, 65534, 65534))
-	}
-	if err != nil {
-		t.Fatal(err)
+		need.OK(t, os.Remove(file))
+		writeFile(t, file, `{"url":"http://127.0.0.1:1"}`)
+		need.OK(t, os.Chown(file, 65534, 65534))
 	}
 	if _, _, err := executeIn(t, dir, nil, "", "api", "/pets"); err == nil || !strings.Contains(err.Error(), file+" belongs to another user") {
 		t.Error(err)

@@ -356,9 +356,7 @@ func TestDevSentences(t *testing.T) {
 	t.Parallel()
 	taken := pgtest.ServeTCP(t, func(net.Conn) {})
 	_, port, err := net.SplitHostPort(taken)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	database := "DATABASE_URL=" + pgtest.New(t).OwnerURL
 	for name, test := range map[string]struct {
 		prepare func(dir string) error
@@ -423,9 +421,7 @@ func TestDevSentences(t *testing.T) {
 			if !strings.Contains(line, test.want) || internals.MatchString(line) {
 				t.Errorf("got %s\nwant %s", line, test.want)
 			}
-			if code := p.wait(); code != exitFailure {
-				t.Errorf("exit code %d", code)
-			}
+			p.exits(exitFailure)
 			if running, _ := filepath.Glob(filepath.Join(dir, devDir, "postgres", "data", "postmaster.pid")); len(running) > 0 {
 				t.Error("PostgreSQL is still running")
 			}
@@ -442,18 +438,14 @@ func TestInterruptedDev(t *testing.T) {
 		syscall.ForkLock.RLock() // a program that is open for writing, also in another process, does not run
 		err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755)
 		syscall.ForkLock.RUnlock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 	}
 	p := begin(t, dir, []string{"PETSTORE_PG_BIN=" + dir}, "dev")
 	eventually(t, "initdb runs", func() bool {
 		_, err := os.Stat(filepath.Join(dir, devDir, "postgres", "data.new", "forever"))
 		return err == nil
 	})
-	if code := p.end(os.Interrupt); code != exitFailure {
-		t.Errorf("exit code %d", code)
-	}
+	p.exits(exitFailure, os.Interrupt)
 	if line := p.expect("petstore: "); line != "petstore: interrupted" {
 		t.Errorf("it printed %q", line)
 	}

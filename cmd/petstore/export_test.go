@@ -340,9 +340,7 @@ func TestExportFollows(t *testing.T) {
 	if !slices.ContainsFunc(p.output, func(line string) bool { return strings.HasSuffix(line, `"name":"first"}`) }) {
 		t.Errorf("the list is missing in\n%s", strings.Join(p.output, "\n"))
 	}
-	if code := p.wait(); code != 1 {
-		t.Errorf("exit code %d after the reset", code)
-	}
+	p.exits(exitFailure)
 }
 
 // TestImportCategories: rows may name categories, which import finds or creates once.
@@ -381,9 +379,7 @@ func TestImportWaits(t *testing.T) {
 	path = s.file("late.csv", "name\n"+strings.Repeat("y\n", 3)+"z\n")
 	p := begin(t, s.dir, s.environ, "import", path, "--connections", "1", "--resource", "categories")
 	eventually(t, "there is a journal", func() bool { found, _ := filepath.Glob(path + ".*.journal"); return len(found) == 1 })
-	if code := p.end(syscall.SIGINT); code != 1 {
-		t.Errorf("exit code %d after Ctrl-C", code)
-	}
+	p.exits(exitFailure, syscall.SIGINT)
 	p.expect("run the same command again to continue")
 	s.fault("")
 	s.fails([]string{path, "--resource", "categories"}, "rows that were not imported: 2") // the names are equal

@@ -51,7 +51,7 @@ func newStores(t *testing.T) func(*testing.T) *store {
 func newStore(t *testing.T, environ []string, base, account string) *store {
 	t.Helper()
 	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", account, "--sample", "empty", "--json"))
-	return &store{t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, t.TempDir()}
+	return &store{t, clientOf(base, sandbox.APIKey.Secret), t.TempDir()}
 }
 
 // url returns the URL of the server.
@@ -273,9 +273,7 @@ func TestInterruptedReading(t *testing.T) {
 			t.Parallel()
 			temporary := t.TempDir()
 			read, write, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			defer write.Close()
 			p := startWith(t, read, s.dir, append([]string{"TMPDIR=" + temporary}, s.environ...), strings.Fields(test.args)...)
 			defer p.kill()
@@ -283,12 +281,10 @@ func TestInterruptedReading(t *testing.T) {
 			copies := func() []string { names, _ := filepath.Glob(filepath.Join(temporary, "*")); return names }
 			if strings.HasSuffix(test.args, " --dry-run") { // nobody writes
 				eventually(t, "import waits for the pipe", func() bool { return len(copies()) == 1 })
-			} else if _, err := write.Write(make([]byte, 1<<20)); err != nil { // more than the pipe holds
-				t.Fatal(err)
+			} else {
+				need.Value(write.Write(make([]byte, 1<<20)))(t) // more than the pipe holds
 			}
-			if code := p.end(test.signal); code != exitFailure {
-				t.Errorf("exit code %d", code)
-			}
+			p.exits(exitFailure, test.signal)
 			if line := p.expect("petstore: "); line != "petstore: interrupted" {
 				t.Errorf("it printed %q", line)
 			}
@@ -450,8 +446,7 @@ func (s *store) behind(proxy func(server http.Handler, w http.ResponseWriter, r 
 	address := need.Value(url.Parse(s.url()))(s.t)
 	server := httputil.NewSingleHostReverseProxy(address)
 	server.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
-	listening := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { proxy(server, w, r) }))
-	s.t.Cleanup(listening.Close)
+	listening := need.Server(s.t, func(w http.ResponseWriter, r *http.Request) { proxy(server, w, r) })
 	return &store{s.t, []string{"PETSTORE_URL=" + listening.URL, s.environ[1]}, s.dir}
 }
 
@@ -715,9 +710,7 @@ func TestImportAgain(t *testing.T) {
 	s.fault(`{"operation":"createPet","effect":"delay","delayMs":2000}`)
 	p := begin(t, s.dir, s.environ, "import", path, "--again", "--connections", "1")
 	eventually(t, "the first pet is imported", func() bool { return strings.HasPrefix(s.names(), "a a a") })
-	if code := p.end(syscall.SIGINT); code != 1 {
-		t.Errorf("exit code %d after Ctrl-C", code)
-	}
+	p.exits(exitFailure, syscall.SIGINT)
 	p.expect("of 3 rows of " + path + " are imported; run the same command without --again to continue")
 	s.fault("")
 	s.load(path)

@@ -160,9 +160,7 @@ func TestServeLimitsConnections(t *testing.T) {
 	if !strings.Contains(metrics, "\npetstore_http_evicted_connections_total ") || strings.Contains(metrics, "petstore_http_evicted_connections_total 0\n") {
 		t.Error("no connection was evicted")
 	}
-	if code := program.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	program.exits(0, syscall.SIGTERM)
 }
 
 // TestServeLimitsHTTP2: over HTTP/2, the longest header works, and 100 requests at once with a

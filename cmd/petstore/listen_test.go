@@ -54,7 +54,7 @@ func createCategories(t *testing.T, base, key string, first, last int) {
 func TestListen(t *testing.T) {
 	t.Parallel()
 	base, key := serveSandbox(t)
-	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
+	environ := clientOf(base, key)
 	createCategories(t, base, key, 1, 2)
 	latest := begin(t, emptyDir, environ, "listen")
 	latest.expect("listening to " + base)
@@ -76,17 +76,16 @@ func TestListen(t *testing.T) {
 	if err := json.Unmarshal([]byte(line), &event); err != nil || event.Subject != "/categories/1003" || event.Data.Category.Name != "3" {
 		t.Errorf("--json prints %s: %v", line, err)
 	}
-	if code := latest.end(os.Interrupt); code != 0 {
-		t.Errorf("exit code %d after Ctrl-C", code)
-	}
+	latest.exits(0, os.Interrupt)
 	after := eventPattern.FindString(latest.expect("--after"))
 	createCategories(t, base, key, 4, 4)
 	again := begin(t, emptyDir, environ, "listen", "--after", after)
 	if line := again.expect("category.created"); !strings.Contains(line, "/categories/1004") {
 		t.Errorf("it continues with %s", line)
 	}
-	if code := orders.end(syscall.SIGTERM); code != 0 || slices.ContainsFunc(orders.output, func(line string) bool { return strings.Contains(line, "category") }) {
-		t.Errorf("exit code %d, printed %q", code, orders.output)
+	orders.exits(0, syscall.SIGTERM)
+	if slices.ContainsFunc(orders.output, func(line string) bool { return strings.Contains(line, "category") }) {
+		t.Errorf("it printed %q", orders.output)
 	}
 }
 
@@ -103,7 +102,7 @@ func TestListenLosesNothing(t *testing.T) {
 	key := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme", "--scope", "write"))
 	server := newMovingServer(t, database)
 	first := server.serve()
-	p := begin(t, emptyDir, []string{"PETSTORE_URL=" + server.url, "PETSTORE_API_KEY=" + key}, "listen")
+	p := begin(t, emptyDir, clientOf(server.url, key), "listen")
 	p.expect("listening")
 	const rounds, events = 3, 20
 	for round := range rounds {
@@ -113,16 +112,13 @@ func TestListenLosesNothing(t *testing.T) {
 		}
 		switch round {
 		case 0:
-			_ = first.cmd.Process.Kill() // it runs
-			first.wait()
+			first.end(os.Kill)
 			first = server.serve()
 		case 1: // a rolling restart
 			old := first
 			first = server.serve()
 			createCategories(t, server.current.Load().String(), key, 1000, 1004)
-			if code := old.end(syscall.SIGTERM); code != 0 {
-				t.Errorf("exit code %d", code)
-			}
+			old.exits(0, syscall.SIGTERM)
 		}
 	}
 	const total = rounds*events + 5
@@ -155,7 +151,7 @@ func receive(t *testing.T, statuses ...int) (target string, requests chan receiv
 	for _, status := range statuses {
 		queue <- status
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/hook" || r.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("wrong webhook: %s %s with the headers %v, %v", r.Method, r.URL, r.Header, err)
@@ -171,8 +167,7 @@ func receive(t *testing.T, statuses ...int) (target string, requests chan receiv
 		default:
 			w.WriteHeader(http.StatusNoContent)
 		}
-	}))
-	t.Cleanup(server.Close)
+	})
 	return server.URL + "/hook", requests
 }
 
@@ -191,7 +186,7 @@ func (r received) signature(t *testing.T, secret string) string {
 func TestListenForwards(t *testing.T) {
 	t.Parallel()
 	_, base, key := serveAccount(t)
-	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
+	environ := clientOf(base, key)
 	secret := strings.TrimSpace(must(t, environ, "listen", "--print-secret"))
 	if _, err := standardwebhooks.ParseSecret(secret); err != nil {
 		t.Fatalf("--print-secret prints %q: %v", secret, err)
@@ -293,7 +288,7 @@ func TestListenQuickstart(t *testing.T) {
 		t.Fatalf("the quickstart has the commands %q and the receiver %q", commands, code)
 	}
 	base, key := serveSandbox(t)
-	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
+	environ := clientOf(base, key)
 	arguments := func(i int) []string { return strings.Fields(strings.TrimPrefix(commands[i][1], "petstore ")) }
 	secret := strings.TrimSpace(must(t, environ, arguments(0)...))
 
@@ -309,13 +304,8 @@ func TestListenQuickstart(t *testing.T) {
 
 	python := exec.CommandContext(t.Context(), "python3", receiver)
 	python.Env = append(os.Environ(), "WEBHOOK_SECRET="+secret)
-	output, err := python.StdoutPipe()
-	if err == nil {
-		err = python.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	output := need.Value(python.StdoutPipe())(t)
+	need.OK(t, python.Start())
 	t.Cleanup(func() { _ = python.Wait() }) // killed by the context
 	p.expect("category.created: 204")
 	printed := bufio.NewReader(output)
@@ -324,7 +314,7 @@ func TestListenQuickstart(t *testing.T) {
 	}
 
 	other := fromJSON[api.KeyWithSecret](t, must(t, environ, "api", "POST", "/account/api-keys", "name=other", "scope=read")+"\n")
-	forged := begin(t, emptyDir, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + other.Secret}, append(forward, "--after", "start")...)
+	forged := begin(t, emptyDir, clientOf(base, other.Secret), append(forward, "--after", "start")...)
 	forged.expect("category.created: 400, next attempt in 1s")
 	if line, err := printed.ReadString('\n'); err != nil || line != "not valid\n" {
 		t.Errorf("the receiver printed %q: %v", line, err)
@@ -335,10 +325,8 @@ func TestListenQuickstart(t *testing.T) {
 func TestListenCommandSentences(t *testing.T) {
 	t.Parallel()
 	_, base, key := serveAccount(t)
-	page := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(page.Close)
-	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
-	t.Cleanup(plain.Close)
+	page := need.Server(t, http.NotFound)
+	plain := need.Server(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	t.Cleanup(secure.Close)

@@ -41,9 +41,7 @@ func awaitLogs(t *testing.T, environ []string, number int, args ...string) []str
 func TestLogs(t *testing.T) {
 	t.Parallel()
 	own, parent, _, id := recordedSandbox(t)
-	if printed := must(t, own, "logs"); printed != "" {
-		t.Errorf("without requests, logs prints %q", printed)
-	}
+	wantOutput(t, own, "", "logs")
 	must(t, own, "api", "/pets?limit=1")
 	must(t, own, "api", "POST", "/store/orders", "petId=1")
 	_, _, _ = execute(t, own, "api", "POST", "/store/orders", "petId=9999") // 422
@@ -125,27 +123,22 @@ func TestLogsFollows(t *testing.T) {
 	sandbox := fromJSON[api.SandboxWithKey](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
 	server := newMovingServer(t, database)
 	first := server.serve()
-	client := []string{"PETSTORE_URL=" + server.url, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
+	client := clientOf(server.url, sandbox.APIKey.Secret)
 	must(t, client, "api", "/categories?limit=1")
 	awaitLogs(t, client, 1)
 	p := begin(t, emptyDir, client, "logs", "--follow")
 	p.expect("listening")
 	must(t, client, "api", "/categories?limit=2")
 	p.expect("/categories?limit=2")
-	_ = first.cmd.Process.Kill() // it runs
-	first.wait()
+	first.end(os.Kill)
 	second := server.serve()
 	must(t, client, "api", "/categories?limit=3")
 	p.expect("/categories?limit=3")
-	if code := second.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	second.exits(0, syscall.SIGTERM)
 	server.serve()
 	must(t, client, "api", "/categories?limit=4")
 	p.expect("/categories?limit=4")
-	if code := p.end(os.Interrupt); code != 0 {
-		t.Errorf("exit code %d after Ctrl-C", code)
-	}
+	p.exits(0, os.Interrupt)
 	for _, limit := range []string{"1", "2", "3", "4"} {
 		count := 0
 		for _, line := range p.output {

@@ -116,9 +116,7 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 			t.Errorf("petstore %s --help does not name %s", command, variable)
 		}
 	}
-	if script := must(t, nil, "completion", "bash"); !strings.Contains(script, "petstore") {
-		t.Error("completion bash prints no script")
-	}
+	wantText(t, nil, "petstore", "completion", "bash")
 }
 
 // TestWrongUsage: a wrong command line is a usage error. TestUsageSentences has more of them, with the
@@ -232,9 +230,7 @@ func TestServeWaits(t *testing.T) {
 		for _, command := range []string{"serve", "worker"} {
 			p := begin(t, emptyDir, []string{address, environ[1], "PETSTORE_ADMIN_ADDR=off"}, command)
 			p.expect("waiting for the database")
-			if code := p.end(syscall.SIGTERM); code != 0 {
-				t.Errorf("petstore %s: exit code %d after SIGTERM", command, code)
-			}
+			p.exits(0, syscall.SIGTERM)
 		}
 	}
 }
@@ -242,16 +238,10 @@ func TestServeWaits(t *testing.T) {
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=" + pgtest.NewEmpty(t).URL}
-	if version := must(t, environ, "migrate", "version"); version != "0\n" {
-		t.Errorf("an empty database has version %q", version)
-	}
+	wantOutput(t, environ, "0\n", "migrate", "version")
 	wantRefusal(t, append(environ, "PETSTORE_SERVING_ROLE=nobody_at_all"), "CREATE ROLE", "migrate", "up")
-	if up := must(t, environ, "migrate", "up"); !strings.Contains(up, "applied 00001_create_accounts.sql") {
-		t.Errorf("migrate up: %q", up)
-	}
-	if again := must(t, environ, "migrate", "up"); again != "the schema is current\n" {
-		t.Errorf("migrate up, again: %q", again)
-	}
+	wantText(t, environ, "applied 00001_create_accounts.sql", "migrate", "up")
+	wantOutput(t, environ, "the schema is current\n", "migrate", "up")
 	distributed, _, err := execute(t, environ, "migrate", "distribute")
 	if pgtest.Is(pgtest.Citus) {
 		if again := must(t, environ, "migrate", "distribute"); err != nil || !strings.Contains(distributed, "distributed pets (") || again != "all tables are distributed\n" {
@@ -269,12 +259,8 @@ func TestMigrate(t *testing.T) {
 	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") {
 		t.Errorf("migrate status without confirmation:\n%s", status)
 	}
-	if down := must(t, environ, "migrate", "down", "--yes"); !strings.Contains(down, "reverted") {
-		t.Errorf("migrate down: %q", down)
-	}
-	if status := must(t, environ, "migrate", "status"); !strings.Contains(status, "pending") {
-		t.Errorf("migrate status after down:\n%s", status)
-	}
+	wantText(t, environ, "reverted", "migrate", "down", "--yes")
+	wantText(t, environ, "pending", "migrate", "status")
 }
 
 // TestServingRole: migrate up grants the serving role all privileges that it needs.
@@ -294,9 +280,7 @@ func TestServingRole(t *testing.T) {
 	}
 	up := []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role.User.Username()}
 	for range 2 {
-		if said := must(t, up, "migrate", "up"); !strings.Contains(said, "granted "+role.User.Username()+" the privileges of serve\n") {
-			t.Errorf("migrate up prints %q", said)
-		}
+		wantText(t, up, "granted "+role.User.Username()+" the privileges of serve\n", "migrate", "up")
 	}
 	eventually(t, "the server is ready after the grant", func() bool { // it looks at most once a second
 		return status(t, base+"/readyz", "") == http.StatusOK
@@ -304,9 +288,7 @@ func TestServingRole(t *testing.T) {
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
 	post(t, base+"/categories", key, `{"name": "dogs"}`)
 	wantRefusal(t, environ, "42501", "migrate", "down", "--yes")
-	if code := p.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
+	p.exits(0, syscall.SIGTERM)
 }
 
 var keyPattern = regexp.MustCompile(`petstore_[0-9A-Za-z]{36}`)
@@ -326,9 +308,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("key list:\n%s", list)
 	}
 	for range 2 { // revoking again changes nothing
-		if revoked := must(t, environ, "key", "revoke", prefix); !strings.Contains(revoked, "(ci)") {
-			t.Errorf("key revoke: %q", revoked)
-		}
+		wantText(t, environ, "(ci)", "key", "revoke", prefix)
 	}
 	must(t, environ, "key", "revoke", "1002")
 	if list := must(t, environ, "key", "list", "--account", "acme"); strings.Count(list, "revoked") != 2 {
@@ -403,9 +383,7 @@ func TestRotateKey(t *testing.T) {
 func TestSeed(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
-	if out := must(t, environ, "seed", "--pets", "50"); !strings.Contains(out, "50 pets") {
-		t.Errorf("seed: %q", out)
-	}
+	wantText(t, environ, "50 pets", "seed", "--pets", "50")
 	if _, _, err := execute(t, environ, "seed", "--pets", "50"); err == nil {
 		t.Error("seed writes into a database that is not empty")
 	}
@@ -423,16 +401,9 @@ func TestCommandsWithoutServer(t *testing.T) {
 		func() []string { return []string{"sandbox", "create", "--account", "acme", "--json"} },
 		func() []string { return []string{"sandbox", "reset", fromJSON[api.SandboxWithKey](t, sandbox).ID} },
 	} {
-		for {
-			var drop *string
-			err := database.Pool.QueryRow(t.Context(), "SELECT min('DROP TABLE ' || inhrelid::regclass) FROM pg_inherits WHERE inhparent = 'events'::regclass").Scan(&drop)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if drop == nil {
-				break
-			}
-			pgtest.Exec(t, database.Pool, *drop)
+		const drops = "SELECT 'DROP TABLE ' || inhrelid::regclass FROM pg_inherits WHERE inhparent = 'events'::regclass"
+		for _, drop := range pgtest.List[string](t, database.Pool, drops) {
+			pgtest.Exec(t, database.Pool, drop)
 		}
 		sandbox = must(t, environ, command()...)
 	}
@@ -451,9 +422,7 @@ func TestOpenAPIAndVersion(t *testing.T) {
 		t.Errorf("version: %q", version)
 	}
 	for _, flag := range []string{"--version", "-v"} {
-		if got, want := must(t, nil, flag), must(t, nil, "version"); got != want {
-			t.Errorf("%s prints %q, want %q", flag, got, want)
-		}
+		wantOutput(t, nil, must(t, nil, "version"), flag)
 	}
 }
 
@@ -492,9 +461,7 @@ func TestCompletion(t *testing.T) {
 		"migrate ver":                  "version\tPrint the version of the schema\n:4\n",
 		"dev --po":                     "--port\tthe port to listen on, instead of the port of PETSTORE_ADDR or 8080; 0 selects a free port\n:4\n",
 	} {
-		if got := must(t, nil, append([]string{"__complete"}, strings.Split(line, " ")...)...); got != want {
-			t.Errorf("petstore %s<TAB>: %q, want %q", line, got, want)
-		}
+		wantOutput(t, nil, want, append([]string{"__complete"}, strings.Split(line, " ")...)...)
 	}
 }
 
@@ -610,12 +577,23 @@ func (p *process) expect(text string) string {
 	}
 }
 
-// end sends a signal, waits for the process and returns the exit code.
-func (p *process) end(signal os.Signal) int {
+// end sends a signal, and waits for the process.
+func (p *process) end(signal os.Signal) {
 	p.t.Helper()
 	watchArguments(p.t)
 	need.OK(p.t, p.cmd.Process.Signal(signal))
-	return p.wait()
+	p.wait()
+}
+
+// exits waits for the process, to which it may send a signal before, and wants the exit code.
+func (p *process) exits(want int, signals ...os.Signal) {
+	p.t.Helper()
+	for _, signal := range signals {
+		p.end(signal)
+	}
+	if code := p.wait(); code != want {
+		p.t.Errorf("petstore %s: exit code %d after %v, want %d", strings.Join(p.cmd.Args[1:], " "), code, signals, want)
+	}
 }
 
 func (p *process) wait() int {
@@ -653,14 +631,10 @@ func TestServe(t *testing.T) {
 		t.Errorf("GET /pets: %d", got)
 	}
 	healthcheck := append(slices.Clone(environ), "PETSTORE_ADDR="+strings.TrimPrefix(base, "http://"))
-	if out := must(t, healthcheck, "healthcheck"); out != "ready\n" {
-		t.Errorf("healthcheck: %q", out)
-	}
+	wantOutput(t, healthcheck, "ready\n", "healthcheck")
 	must(t, environ, "key", "revoke", key[:len("petstore_")+8])
 	awaitWithin(t, time.Second, "a revoked key stops", func() bool { return status(t, base+"/pets", key) == http.StatusUnauthorized })
-	if code := p.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
+	p.exits(0, syscall.SIGTERM)
 	p.expect("authentication_failed")
 	p.expect("shut down")                                                                                // the last line, which no other line follows
 	if list := must(t, environ, "key", "list", "--account", "acme"); strings.Count(list, "never") != 1 { // "never" in the column EXPIRES only
@@ -683,9 +657,7 @@ func TestClosedOutput(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
 			read, write, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			cmd := command(pgtest.Dir(t), []string{"DATABASE_URL=" + test.url, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_SERVING_ROLE=" + role}, strings.Fields(args)...)
 			cmd.Stdout, cmd.Stderr = write, write
 			if test.last == "" {
@@ -696,9 +668,7 @@ func TestClosedOutput(t *testing.T) {
 				scanner := bufio.NewScanner(read)
 				for scanner.Scan() && !strings.Contains(scanner.Text(), test.last) {
 				}
-				if err := errors.Join(read.Close(), cmd.Process.Signal(syscall.SIGTERM)); err != nil {
-					t.Error(err)
-				}
+				need.OK(t, errors.Join(read.Close(), cmd.Process.Signal(syscall.SIGTERM)))
 			}
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("it ends with %v", err)
@@ -717,9 +687,7 @@ func TestClosedOutput(t *testing.T) {
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]int{"version": 0, "serve": exitFailure, "nonsense": exitUsage} {
-		if got := begin(t, emptyDir, nil, args).wait(); got != want {
-			t.Errorf("petstore %s: exit code %d, want %d", args, got, want)
-		}
+		begin(t, emptyDir, nil, args).exits(want)
 	}
 }
 
@@ -743,8 +711,7 @@ func TestDev(t *testing.T) {
 		t.Errorf("doctor finds a mistake in dev: %v\n%s", err, told)
 	}
 
-	need.OK(t, first.cmd.Process.Kill())
-	first.wait()
+	first.end(os.Kill)
 
 	second := begin(t, dir, environ, "dev")
 	if again := keyPattern.FindString(second.expect("API key")); again != key {
@@ -754,9 +721,7 @@ func TestDev(t *testing.T) {
 	if got := status(t, base+created, key); got != http.StatusOK {
 		t.Errorf("GET %s after kill -9: status %d", created, got)
 	}
-	if code := second.end(os.Interrupt); code != 0 {
-		t.Errorf("exit code %d after Ctrl-C", code)
-	}
+	second.exits(0, os.Interrupt)
 	if pids, _ := filepath.Glob(filepath.Join(dir, ".petstore", "postgres", "*", "postmaster.pid")); len(pids) != 0 {
 		t.Errorf("PostgreSQL is still running: %v", pids)
 	}
@@ -766,7 +731,7 @@ func TestDev(t *testing.T) {
 // Under root, the user of the database server may enter it.
 func wantPrivate(t *testing.T, dir string) {
 	t.Helper()
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+	need.OK(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -788,10 +753,7 @@ func wantPrivate(t *testing.T, dir string) {
 			return fs.SkipDir
 		}
 		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 // TestDevOpensTheReference: --port overrides PETSTORE_ADDR, whose host may be the default of serve,

@@ -52,9 +52,7 @@ func TestServeBehindAPooler(t *testing.T) {
 			}
 			must(t, environ, "key", "revoke", key[:len("petstore_")+8])
 			awaitWithin(t, time.Second, "a revoked key stops", func() bool { return status(t, base+"/pets", key) == http.StatusUnauthorized })
-			if code := p.end(syscall.SIGTERM); code != 0 {
-				t.Errorf("exit code %d after SIGTERM", code)
-			}
+			p.exits(0, syscall.SIGTERM)
 		})
 	}
 }

@@ -131,7 +131,7 @@ func goFiles(t *testing.T) []string {
 func filesOf(t *testing.T, wanted func(name string) bool) []string {
 	t.Helper()
 	var names []string
-	err := filepath.WalkDir(repository, func(path string, entry fs.DirEntry, err error) error {
+	need.OK(t, filepath.WalkDir(repository, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -148,10 +148,7 @@ func filesOf(t *testing.T, wanted func(name string) bool) []string {
 			names = append(names, name)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return names
 }
 

@@ -93,6 +93,17 @@ func serveAccount(t *testing.T) (environ []string, base, key string) {
 	return environ, base, strings.TrimSpace(must(t, environ, "key", "create", "--account", accountOf(t), "--scope", "write"))
 }
 
+// clientOf returns the environment of a client of a server.
+func clientOf(url, key string) []string {
+	return []string{"PETSTORE_URL=" + url, "PETSTORE_API_KEY=" + key}
+}
+
+// clientOfStub serves a handler until the test ends, and returns the environment of a client of it.
+func clientOfStub(t *testing.T, handle http.HandlerFunc) []string {
+	t.Helper()
+	return clientOf(need.Server(t, handle).URL, auth.NewSecret().Reveal())
+}
+
 // serveInProcess serves the API as serve does with this environment, in this process and without its
 // checks and limits of connections. It returns the URL.
 func serveInProcess(t *testing.T, pool *postgres.DB, environ []string) (base string) {
@@ -102,8 +113,7 @@ func serveInProcess(t *testing.T, pool *postgres.DB, environ []string) (base str
 	options := apiOptions(c)
 	options.DB, options.Verifier, options.Log = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())), slog.New(slog.DiscardHandler)
 	handler := need.Value(api.New(options))(t)
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
+	server := need.Server(t, handler.ServeHTTP)
 	return server.URL
 }
 

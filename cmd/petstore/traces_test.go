@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strconv"
@@ -36,7 +35,7 @@ type spanCollector struct {
 func startCollector(t *testing.T) *spanCollector {
 	t.Helper()
 	c := &spanCollector{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		var sent collector.ExportTraceServiceRequest
 		if err == nil {
@@ -59,8 +58,7 @@ func startCollector(t *testing.T) *spanCollector {
 			}
 		}
 		w.Header().Set("Content-Type", "application/x-protobuf")
-	}))
-	t.Cleanup(server.Close)
+	})
 	c.url = server.URL
 	return c
 }
@@ -142,9 +140,7 @@ func TestTraces(t *testing.T) {
 	if got := traceIDs(p, 6); !slices.Equal(got[:5], []string{listing, creating, failing, refused, unwanted}) || len(got[5]) != len(listing) {
 		t.Errorf("the log lines have the trace ids %q", got)
 	}
-	if code := p.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
+	p.exits(0, syscall.SIGTERM)
 
 	request := func(method, route, status string) map[string]string {
 		all := map[string]string{"http.request.method": method, "http.response.status_code": status, "url.scheme": "http"}
@@ -217,9 +213,7 @@ func TestNoTraces(t *testing.T) {
 	for _, off := range []string{"OTEL_SDK_DISABLED=TRUE", "OTEL_TRACES_EXPORTER=none"} {
 		p := begin(t, emptyDir, append(slices.Clone(environ), off), "serve")
 		status(t, p.address()+"/readyz", "")
-		if code := p.end(os.Interrupt); code != 0 {
-			t.Errorf("%s: exit code %d", off, code)
-		}
+		p.exits(0, os.Interrupt)
 	}
 	if len(spans.received) > 0 {
 		t.Errorf("%d bytes of spans were sent, want 0", len(spans.received))
@@ -228,9 +222,7 @@ func TestNoTraces(t *testing.T) {
 	if got := status(t, away.address()+"/readyz", ""); got != http.StatusOK {
 		t.Errorf("GET /readyz without the collector: %d", got)
 	}
-	if code := away.end(os.Interrupt); code != 0 {
-		t.Errorf("exit code %d without the collector", code)
-	}
+	away.exits(0, os.Interrupt)
 	away.expect("tracing failed")
 }
 
@@ -266,9 +258,7 @@ func TestInjectedFaults(t *testing.T) {
 	eventually(t, "the delay has begun", func() bool {
 		return strings.Contains(get(t, base+"/sandboxes/current/faults", key).body, `"delayMs":10000,"matched":1`)
 	})
-	if code := p.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
+	p.exits(0, syscall.SIGTERM)
 	if err := <-delayed; err != nil {
 		t.Errorf("the delayed request: %v", err)
 	}

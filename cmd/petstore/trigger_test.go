@@ -23,7 +23,7 @@ func TestTrigger(t *testing.T) {
 	t.Parallel()
 	environ, base, owner := serveAccount(t)
 	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--sample", "empty", "--json"))
-	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
+	client := clientOf(base, sandbox.APIKey.Secret)
 	for _, one := range event.Types {
 		if triggers[one.Type] == nil {
 			t.Fatalf("add %s to triggers in trigger_steps.go", one.Type)
@@ -42,11 +42,9 @@ func TestTrigger(t *testing.T) {
 			}
 		}
 	}
-	if left := must(t, client, "api", "/webhooks"); left != "[]" {
-		t.Errorf("trigger leaves the webhooks %s", left)
-	}
+	wantOutput(t, client, "[]", "api", "/webhooks")
 
-	_, _, err := execute(t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + owner}, "trigger", "store.reset")
+	_, _, err := execute(t, clientOf(base, owner), "trigger", "store.reset")
 	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("trigger changes the store, but the API key belongs to the account %q, which is not a sandbox", accountOf(t))) {
 		t.Errorf("trigger in an account: %v", err)
 	}
@@ -92,9 +90,7 @@ func TestTriggerBehindMessages(t *testing.T) {
 		}
 		server.ServeHTTP(w, r)
 	})
-	if printed := must(t, lossy.environ, "trigger", "message.failed", "--json"); !strings.Contains(printed, `"message":"Trigger `) {
-		t.Errorf("another message has failed: %s", printed)
-	}
+	wantText(t, lossy.environ, `"message":"Trigger `, "trigger", "message.failed", "--json")
 	if left := must(t, s.environ, "api", "/webhooks"); left != "[]" || deletions.Load() != 2 {
 		t.Errorf("after %d deletions, there are the webhooks %s", deletions.Load(), left)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/tools/need"
 )
 
 func TestUnknownVariables(t *testing.T) {
@@ -41,7 +43,7 @@ func TestVariablesOfScripts(t *testing.T) {
 	t.Parallel()
 	files := []string{"../../docker-compose.yml", "../../Makefile"}
 	for _, root := range []string{"../../deploy", "../../.ci"} {
-		if err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		need.OK(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			name := filepath.Base(path)
 			if err == nil && entry.IsDir() && name == "output" { // of earlier runs
 				return fs.SkipDir
@@ -50,9 +52,7 @@ func TestVariablesOfScripts(t *testing.T) {
 				files = append(files, path)
 			}
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	names := map[string]bool{}
 	for _, file := range files {

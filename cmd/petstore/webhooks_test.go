@@ -23,9 +23,7 @@ func TestLocalWebhooks(t *testing.T) {
 	base := dev.address()
 	const local = `{"url":"http://localhost:3000/hook","types":["*"]}`
 	post(t, base+"/webhooks", key, local)
-	if code := dev.end(os.Interrupt); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	dev.exits(0, os.Interrupt)
 
 	var account int64
 	var id string

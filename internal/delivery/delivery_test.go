@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"sync"
 	"testing"
@@ -118,18 +117,7 @@ func (f *feed) start(options delivery.Options) (worker *delivery.Worker, stop fu
 	f.t.Helper()
 	worker = delivery.New(options)
 	worker.TakeOver()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		worker.Run(ctx)
-	}()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		<-ended
-	})
-	f.t.Cleanup(stop)
-	return worker, stop
+	return worker, need.Background(f.t, worker.Run)
 }
 
 // awaitIdle waits until nobody delivers to the only webhook any more, after somebody has.
@@ -277,7 +265,7 @@ type receiver struct {
 func receive(t testing.TB, handle http.HandlerFunc) *receiver {
 	t.Helper()
 	r := &receiver{t: t}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, request *http.Request) {
 		r.note(request)
 		defer func() {
 			r.mu.Lock()
@@ -289,8 +277,7 @@ func receive(t testing.TB, handle http.HandlerFunc) *receiver {
 			return
 		}
 		handle(w, request)
-	}))
-	t.Cleanup(server.Close)
+	})
 	t.Cleanup(server.CloseClientConnections)
 	r.url = server.URL
 	return r

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -123,13 +122,10 @@ func TestReleaseSeesDeliveries(t *testing.T) {
 	f := newFeed(t)
 	to := receive(t, nil)
 	id := f.webhook(to.url, "pet.created")
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var ended sync.WaitGroup
-	t.Cleanup(func() { cancel(); ended.Wait() })
 	var workers [2]*delivery.Worker
 	for i := range workers {
 		workers[i] = delivery.New(f.options())
-		ended.Go(func() { workers[i].RunAsked(ctx) })
+		need.Background(t, workers[i].RunAsked)
 		workers[i].Deliver(f.account, id)
 	}
 	for i := range 200 {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strconv"
@@ -29,7 +28,7 @@ func TestRenewLeases(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	held := stored{enabled: true, until: noUntil, lease: leaseValid}
-	l.store([]trial{{stored: held}, {stored: held}, {stored: held}})
+	l.store(slices.Repeat([]trial{{stored: held}}, 3))
 	var drains []*drain
 	for i, age := range []time.Duration{renewAfter - time.Second, renewAfter, renewAfter} {
 		d := l.drain(endpointOf(i), process{current: i < 2})
@@ -171,12 +170,8 @@ func TestPersist(t *testing.T) {
 
 	// Others wait for the only place.
 	d.pool = admission.New(admission.Resource{Total: 1, Wait: admission.Forever})
-	waiting, stop := context.WithCancel(t.Context())
-	var others sync.WaitGroup
-	defer others.Wait()
-	defer stop()
 	for payer := range int64(2) {
-		others.Go(func() { _ = d.pool.Take(waiting, payer, 1) })
+		need.Background(t, func(ctx context.Context) { _ = d.pool.Take(ctx, payer, 1) })
 	}
 	for !d.pool.IsContended() {
 		runtime.Gosched()
@@ -206,10 +201,7 @@ var sound = stored{last: 2, after: 1, until: noUntil, enabled: true, rows: [maxE
 func TestSweeps(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	trials := make([]trial, page+3)
-	for i := range trials {
-		trials[i].stored = sound
-	}
+	trials := slices.Repeat([]trial{{stored: sound}}, page+3)
 	trials[page+1].stored.after, trials[page+2].stored.after = sound.last, sound.last
 	l.store(trials)
 	l.sweepAll("all", func(int64) bool { return true })
@@ -218,11 +210,7 @@ func TestSweeps(t *testing.T) {
 		return
 	}
 	l.exec(pgtest.TwoNodes + "; INSERT INTO dead VALUES (2)")
-	var following sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	defer following.Wait()
-	defer cancel()
-	following.Go(func() { l.worker.db.FollowNodes(ctx, slog.New(slog.DiscardHandler)) })
+	need.Background(t, func(ctx context.Context) { l.worker.db.FollowNodes(ctx, slog.New(slog.DiscardHandler)) })
 	for deadline := time.Now().Add(time.Minute); !l.worker.db.HasLostNode(); { // an error of the dead node shows that it is dead
 		if time.Now().After(deadline) {
 			t.Fatal("the dead node is not found")
@@ -364,20 +352,15 @@ func TestWaitsBeforeSlice(t *testing.T) {
 	l := newLab(t, beforeDue(&slowly))
 	l.store([]trial{{stored: sound}})
 	var requests atomic.Int64
-	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
-	t.Cleanup(receiver.Close)
+	receiver := need.Server(t, func(http.ResponseWriter, *http.Request) { requests.Add(1) })
 	l.worker.options.Client = receiver.Client()
 	l.exec("UPDATE webhooks SET url = $1", receiver.URL)
 	l.exec("UPDATE webhook_deliveries SET type = 'webhook.test', sequence = NULL, body = '{}'")
 	l.worker.fast = admission.New(admission.Resource{Total: 1, Wait: admission.Forever})
-	waiting, stop := context.WithCancel(t.Context())
-	var others sync.WaitGroup
-	defer others.Wait()
-	defer stop()
 	reads := 0
 	slowly = func(int32) {
 		if reads++; reads == 1 {
-			others.Go(func() { _ = l.worker.fast.Take(waiting, 0, 1) })
+			need.Background(t, func(ctx context.Context) { _ = l.worker.fast.Take(ctx, 0, 1) })
 			for !l.worker.fast.IsContended() {
 				runtime.Gosched()
 			}
@@ -438,9 +421,8 @@ func TestRequestProbes(t *testing.T) {
 		{maxFailures, leaseNone, "-1 minute", false},
 		{maxFailures - 1, leaseValid, "-1 minute", false},
 	}
-	trials := make([]trial, len(tests))
+	trials := slices.Repeat([]trial{{stored: sound}}, len(tests))
 	for i := range trials {
-		trials[i].stored = sound
 		trials[i].stored.lease = tests[i].lease
 	}
 	l.store(trials)
@@ -539,11 +521,7 @@ func TestRecordAfterRetry(t *testing.T) {
 		{true, result{delivery: delivery{unsent: "It has waited too long."}}, "pending true"},
 		{true, result{httpStatus: http.StatusOK}, "delivered false"},
 	}
-	trials := make([]trial, len(tests))
-	for i := range trials {
-		trials[i].stored = sound
-	}
-	l.store(trials)
+	l.store(slices.Repeat([]trial{{stored: sound}}, len(tests)))
 	for i, test := range tests {
 		d := l.drain(endpointOf(i), process{current: true})
 		due := need.Value(d.due(t.Context(), position{}, 1))(t)
@@ -578,11 +556,7 @@ func TestGivenUp(t *testing.T) {
 		{"119 hours", "1 day", http.StatusBadGateway, "", "enabled false"},
 		{"1 hour", "1 hour", http.StatusGone, "", "disabled false"},
 	}
-	trials := make([]trial, len(tests))
-	for i := range trials {
-		trials[i].stored = sound
-	}
-	l.store(trials)
+	l.store(slices.Repeat([]trial{{stored: sound}}, len(tests)))
 	for i, test := range tests {
 		to := endpointOf(i)
 		l.exec("UPDATE webhooks SET failures = 3, failing_since = now() - $1::interval, retry_at = now() - $2::interval WHERE account_id = $3", test.failing, test.retried, to.AccountID)

@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,9 +65,7 @@ func open(t *testing.T) *shop {
 	queries := db.New(pool)
 	reader := need.Value(account.Ensure(t.Context(), queries, "reader"))(t)
 	_, secret, err := auth.Issue(t.Context(), queries, auth.NewKey{AccountID: reader.ID, Name: "docs", Scope: auth.Admin})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	log, guard := slog.New(slog.DiscardHandler), egress.New(egress.Options{Allow: egress.Loopback})
 	worker := delivery.New(delivery.Options{DB: pool, Client: guard.Client(delivery.Timeout), Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: log})
 	server := need.Value(api.New(api.Options{Egress: guard, Announce: worker.Wake, Deliver: worker.Deliver, Options: gate.Options{
@@ -76,16 +73,9 @@ func open(t *testing.T) *shop {
 		MaxBodyBytes: 1 << 20, RequestTimeout: 6 * time.Second,
 	}}))(t)
 	for _, run := range []func(context.Context){worker.Run, server.Record} {
-		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			run(ctx)
-		}()
-		t.Cleanup(func() { stop(); <-ended })
+		need.Background(t, run)
 	}
-	listening := httptest.NewServer(server)
-	t.Cleanup(listening.Close)
+	listening := need.Server(t, server.ServeHTTP)
 	return &shop{url: listening.URL, key: secret.Reveal(), server: server, browser: startBrowser(t)}
 }
 

@@ -670,10 +670,9 @@ func (s *shop) webhooks(t *testing.T) {
 	_, key := s.sandbox(t, "webhooks", "empty")
 	var answer atomic.Int32
 	answer.Store(http.StatusOK)
-	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	receiver := need.Server(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(int(answer.Load()))
-	}))
-	t.Cleanup(receiver.Close)
+	})
 	p := s.signIn(t, key, "#webhooks", look{})
 	p.wait(`document.querySelector(".empty").textContent.includes("No webhooks yet")`)
 
@@ -1065,7 +1064,7 @@ func (s *shop) lostResponses(t *testing.T) {
 	id, key := s.sandbox(t, "lost responses", "empty")
 	var lost atomic.Bool        // whether the next response of the list, or to a form, is lost
 	seen := make(chan struct{}) // closed after the note, which the page shows until the list has a response
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		isList := strings.HasSuffix(r.URL.Path, "/requests")
 		if isLost := (isList || r.Method == http.MethodPost) && lost.CompareAndSwap(true, false); !isLost {
 			if isList {
@@ -1080,8 +1079,7 @@ func (s *shop) lostResponses(t *testing.T) {
 			t.Error(err)
 		}
 		panic(http.ErrAbortHandler)
-	}))
-	t.Cleanup(server.Close)
+	})
 	see := sync.OnceFunc(func() { close(seen) })
 	t.Cleanup(see)
 	lost.Store(true)
@@ -1108,7 +1106,7 @@ func (s *shop) lostResponses(t *testing.T) {
 // consoleWithoutData checks that the console says when its data is missing, and keeps the key.
 func (s *shop) consoleWithoutData(t *testing.T) {
 	var status atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		switch now := int(status.Load()); {
 		case !strings.HasSuffix(r.URL.Path, "/reference.json") || now == http.StatusOK:
 			s.server.ServeHTTP(w, r)
@@ -1117,8 +1115,7 @@ func (s *shop) consoleWithoutData(t *testing.T) {
 		default:
 			w.WriteHeader(now)
 		}
-	}))
-	t.Cleanup(server.Close)
+	})
 	p := s.visit(t, "/console", look{url: server.URL})
 	t.Cleanup(func() { p.expectFailures("404", "ERR_") })
 	p.wait(`document.querySelector(".key-form input")`)
@@ -1138,7 +1135,7 @@ func (s *shop) limited(t *testing.T) {
 	id, _ := s.sandbox(t, "limited", "empty")
 	var requests atomic.Int32
 	seen := make(chan struct{}) // closed after the note, which the page shows until the list has a response
-	limits := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	limits := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		isList, number := strings.HasSuffix(r.URL.Path, "/requests"), int32(0)
 		if isList {
 			number = requests.Add(1)
@@ -1154,8 +1151,7 @@ func (s *shop) limited(t *testing.T) {
 			return
 		}
 		s.server.ServeHTTP(w, r)
-	}))
-	t.Cleanup(limits.Close)
+	})
 	see := sync.OnceFunc(func() { close(seen) })
 	t.Cleanup(see)
 	p := s.signIn(t, s.key, "#requests/"+id, look{url: limits.URL})
@@ -1244,13 +1240,12 @@ func (s *shop) consoleKeyboard(t *testing.T) {
 // consoleLooks takes screenshots, and runs axe-core on each part.
 func (s *shop) consoleLooks(t *testing.T) {
 	id, key := s.sandbox(t, "shop-tests", "shop")
-	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	receiver := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		var event struct{ Type string }
 		if err := json.NewDecoder(r.Body).Decode(&event); err != nil || event.Type == "category.created" {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
-	}))
-	t.Cleanup(receiver.Close)
+	})
 	_, hook := s.as(t, key).do("POST", "/webhooks", object{"url": receiver.URL + "/hooks/petstore", "types": []string{"*"}, "description": "The warehouse"})
 	s.as(t, key).do("POST", "/webhooks", object{"url": "https://example.com/orders", "types": []string{"order.placed"}})
 	s.as(t, key).do("PUT", "/sandboxes/current/faults", object{"rules": []object{{"operation": "placeOrder", "effect": "status", "status": 503, "first": 1}, {"operation": "*", "effect": "delay", "delayMs": 300, "probability": 0.1, "seed": 42}}})

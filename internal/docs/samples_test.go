@@ -13,7 +13,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path"
@@ -152,8 +151,7 @@ console.log(JSON.stringify(listeners));
 func TestBlankHeader(t *testing.T) {
 	t.Parallel()
 	var got http.Header
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header }))
-	t.Cleanup(server.Close)
+	server := need.Server(t, func(_ http.ResponseWriter, r *http.Request) { got = r.Header })
 	var command string
 	runModules(t, `
 import { sample } from "./languages.js";
@@ -179,14 +177,13 @@ func TestRecordedBodies(t *testing.T) {
 		Body string
 	}
 	received := make(chan message, 1)
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	server := need.Server(t, func(_ http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
 		received <- message{r.Header["Content-Type"], string(body)}
-	}))
-	t.Cleanup(server.Close)
+	})
 	messages := []message{
 		{[]string{"application/json"}, `{"message": "it's é"}`},
 		{nil, `{"message": "x"}`},

@@ -234,11 +234,7 @@ func TestListenerHearsBeforeItIsAlive(t *testing.T) {
 		}
 	}))
 	need.OK(t, pool.Ping(t.Context()))
-	ctx, cancel := context.WithCancel(t.Context())
-	var listening sync.WaitGroup
-	defer listening.Wait()
-	defer cancel()
-	listening.Go(func() {
+	need.Background(t, func(ctx context.Context) {
 		_ = (&postgres.Listener{
 			DB: pool, URL: database.URL, Channel: "some Channel", Patience: patience, Log: slog.New(slog.DiscardHandler),
 			Connected: func() { connected.Store(true) },

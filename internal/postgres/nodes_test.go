@@ -53,10 +53,8 @@ func newNodesTest(t *testing.T, maxConns int) *nodesTest {
 	pgtest.Exec(t, database.Pool, pgtest.TwoNodes)
 	proxy := startProxy(t, database.OwnerURL)
 	pool := open(t, proxy.url, maxConns, "statement_timeout", "0", "lock_timeout", "0")
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var following sync.WaitGroup
-	following.Go(func() { pool.FollowNodes(ctx, slog.New(slog.NewTextHandler(t.Output(), nil))) })
-	t.Cleanup(func() { cancel(); following.Wait() })
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	need.Background(t, func(ctx context.Context) { pool.FollowNodes(ctx, log) })
 	n := &nodesTest{DB: pool, t: t, database: database, proxy: proxy, first: 1, second: 1}
 	for postgres.HashOf(n.first) >= 0 {
 		n.first++
@@ -171,12 +169,8 @@ func TestStuckLook(t *testing.T) {
 	n := newNodesTest(t, 4)
 	tx := pgtest.Begin(t, n.database.Pool)
 	pgtest.Exec(t, tx, "LOCK TABLE pg_dist_shard")
-	ctx, cancel := context.WithCancel(t.Context())
 	var log lines
-	var following sync.WaitGroup
-	defer following.Wait()
-	defer cancel()
-	following.Go(func() { n.FollowNodes(ctx, slog.New(slog.NewTextHandler(&log, nil))) })
+	need.Background(t, func(ctx context.Context) { n.FollowNodes(ctx, slog.New(slog.NewTextHandler(&log, nil))) })
 	eventually(t, "the look has failed", func() bool { return strings.Contains(log.String(), "could not read which node") })
 }
 

@@ -39,14 +39,8 @@ func openWithPatience(t *testing.T, pair *pgtest.Pair, maxLag, patience time.Dur
 	r := &replicated{Pair: pair, t: t, primary: open(t, pair.URL, 8)}
 	options := postgres.ReplicaOptions{MaxConns: 4, MaxLag: maxLag, Patience: patience, Log: slog.New(slog.DiscardHandler)}
 	r.replicas = need.Value(postgres.OpenReplicas(t.Context(), r.primary, urls, options))(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { r.replicas.Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-		r.replicas.Close()
-	})
+	t.Cleanup(r.replicas.Close)
+	need.Background(t, r.replicas.Run)
 	pgtest.Exec(t, pair.Pool, "INSERT INTO accounts (id, name) VALUES (1, '0')")
 	r.awaitRotation(true)
 	return r
@@ -334,17 +328,12 @@ func TestUnsuitableReplicas(t *testing.T) {
 	var log lines
 	primary, options := open(t, pair.URL, 8), postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Patience: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	replicas := need.Value(postgres.OpenReplicas(t.Context(), primary, []string{other.Cluster.URL("postgres"), pair.Standby.URL, pgtest.StartPooler(t, pair.Standby.URL).URL, pair.Standby.Cluster.URL("postgres")}, options))(t)
-	defer replicas.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	used := primary.Pool().AcquireAllIdle(ctx)
+	t.Cleanup(replicas.Close)
+	used := primary.Pool().AcquireAllIdle(t.Context())
 	for len(used) < 8 {
-		conn := need.Value(primary.Pool().Acquire(ctx))(t)
-		used = append(used, conn)
+		used = append(used, need.Value(primary.Pool().Acquire(t.Context()))(t))
 	}
-	running.Go(func() { replicas.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
+	need.Background(t, replicas.Run)
 	eventually(t, "the primary has no connection", func() bool { return strings.Contains(replicas.Status(0).Problem, "the primary cannot be compared") })
 	for _, conn := range used {
 		conn.Release()

@@ -1,7 +1,13 @@
-// Package need ends a test at an error that leaves the rest of the test without sense.
+// Package need has what most tests need: values without errors, servers and goroutines.
 package need
 
-import "testing"
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+)
 
 // OK ends the test unless err is nil.
 func OK(t testing.TB, err error) {
@@ -19,4 +25,27 @@ func Value[T any](value T, err error) func(testing.TB) T {
 		OK(t, err)
 		return value
 	}
+}
+
+// Server serves a handler over HTTP until the test ends.
+func Server(t testing.TB, handle http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(handle)
+	t.Cleanup(server.Close)
+	return server
+}
+
+// Background calls a function in a goroutine. stop ends its context and waits for its end, at the
+// latest when the test ends.
+func Background(t testing.TB, run func(context.Context)) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	stop = func() {
+		cancel()
+		running.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
 }
