@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/egress"
@@ -382,9 +380,8 @@ func TestKeyedPosts(t *testing.T) {
 		}
 	}
 	slices.Sort(want)
-	if diff := cmp.Diff(want, slices.Sorted(slices.Values(keyedPosts))); diff != "" {
-		t.Errorf("paths whose POST has an Idempotency-Key (-spec +keyedPosts):\n%s", diff)
-	}
+	got := slices.Sorted(slices.Values(keyedPosts))
+	need.Same(t, want, got, "paths whose POST has an Idempotency-Key (-spec +keyedPosts)")
 }
 
 // TestStreamIsReset: the client says the same as over HTTP/1.1 if the server breaks off a response.
@@ -486,7 +483,5 @@ func TestAPIKeepsTheIdempotencyKey(t *testing.T) {
 	if len(keys) != 6 || !regexp.MustCompile(`^[0-9a-f-]{36}$`).MatchString(keys[0]) {
 		t.Fatalf("the server got the keys %q", keys)
 	}
-	if diff := cmp.Diff([]string{keys[0], keys[0], keys[0], "mine", "", ""}, keys); diff != "" {
-		t.Errorf("keys of the attempts (-want +got):\n%s", diff)
-	}
+	need.Same(t, []string{keys[0], keys[0], keys[0], "mine", "", ""}, keys, "keys of the attempts (-want +got)")
 }

@@ -21,8 +21,6 @@ import (
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
@@ -385,9 +383,7 @@ func TestDryRun(t *testing.T) {
 			if entries, _ := filepath.Glob(filepath.Join(s.dir, "*.journal")); entries != nil {
 				t.Errorf("a dry run writes %q", entries)
 			}
-			if diff := gocmp.Diff(mistakes(), dry); diff != "" {
-				t.Errorf("mistakes (-server +dry run):\n%s", diff)
-			}
+			need.Same(t, mistakes(), dry, "mistakes (-server +dry run)")
 		})
 	}
 }

@@ -211,9 +211,7 @@ func TestListenForwards(t *testing.T) {
 		}
 		sent = append(sent, event.Sequence)
 	}
-	if diff := cmp.Diff([]int64{1, 2, 2, 2, 3}, sent); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	need.Same(t, []int64{1, 2, 2, 2, 3}, sent, "events (-want +got)")
 	const accepted = "category.created: 204"
 	for strings.Count(strings.Join(p.output, "\n"), accepted) < 2 { // stdout is read apart from stderr
 		p.expect(accepted)

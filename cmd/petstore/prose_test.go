@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"petstore/internal/tools/need"
 )
 
 // badPattern is a pattern of bad prose, and the better words.
@@ -119,9 +119,7 @@ func TestDecisionsAreListed(t *testing.T) {
 			got = append(got, strings.TrimSuffix(line, "\n"))
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("docs/decisions/README.md (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, got, "docs/decisions/README.md (-want +got)")
 }
 
 // repository is the root of the project, as seen from the folder of this package.

@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
@@ -175,9 +174,7 @@ func TestTraces(t *testing.T) {
 	} {
 		// The server looks up a key whenever its cache was emptied.
 		got := slices.DeleteFunc(spans.trace(trace, parent), func(s span) bool { return s.Name == "APIKeyLookUp" })
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("trace %s (-want +got):\n%s", trace, diff)
-		}
+		need.Same(t, want, got, "trace %s (-want +got)", trace)
 	}
 	if spans.service != "shop" || len(spans.mistakes) > 0 {
 		t.Errorf("the spans have the service %q and the errors %v", spans.service, spans.mistakes)
@@ -271,7 +268,5 @@ func TestInjectedFaults(t *testing.T) {
 	want := []span{{Name: "GET /pets", Parent: "remote", Attributes: map[string]string{
 		"http.request.method": "GET", "http.response.status_code": "500", "http.route": "/pets", "url.scheme": "http", "petstore.fault": "0/status",
 	}}}
-	if diff := cmp.Diff(want, root); diff != "" {
-		t.Errorf("the span of an injected 500 (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, root, "the span of an injected 500 (-want +got)")
 }

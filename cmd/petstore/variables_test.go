@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/tools/need"
 )
 
@@ -33,9 +31,7 @@ func TestUnknownVariables(t *testing.T) {
 	if len(got) > 0 && strings.HasPrefix(got[0], "PETSTORE_ ") { // every variable begins with it
 		got[0] = "PETSTORE_"
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("unknown variables (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, got, "unknown variables (-want +got)")
 }
 
 // TestVariablesOfScripts: the variables of the compose files, the Makefile and CI are no mistakes.

@@ -48,7 +48,7 @@ func BenchmarkFirstAttempt(b *testing.B) {
 					f.emit(pets(1000*i+1, 1000*i+1000)...)
 				}
 				worker.Wake(f.account)
-				await(f, int64(10_000), "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
+				await(f, 10_000, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
 			}
 			b.ResetTimer()
 			var took []time.Duration

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,6 +218,14 @@ func read[T any](f *feed, sql string, args ...any) (value T) {
 	return pgtest.Read[T](f.t, f.owner.Pool, sql, args...)
 }
 
+// has fails the test unless a query returns a value.
+func has[T comparable](f *feed, want T, sql string, args ...any) {
+	f.t.Helper()
+	if got := read[T](f, sql, args...); got != want {
+		f.t.Errorf("%s %v is %v, want %v", sql, args, got, want)
+	}
+}
+
 // await waits until a query returns a value.
 func await[T comparable](f *feed, want T, sql string, args ...any) {
 	f.t.Helper()
@@ -251,8 +260,9 @@ type received struct {
 
 // receiver is an endpoint of a client.
 type receiver struct {
-	t   testing.TB
-	url string
+	t      testing.TB
+	url    string
+	status atomic.Int32 // of all responses, unless it has a handler
 
 	mu       sync.Mutex
 	requests []received
@@ -261,10 +271,11 @@ type receiver struct {
 }
 
 // receive starts a receiver. The handler runs after the request is noted; nil: it returns
-// 204.
+// its status, which is 204.
 func receive(t testing.TB, handle http.HandlerFunc) *receiver {
 	t.Helper()
 	r := &receiver{t: t}
+	r.status.Store(http.StatusNoContent)
 	server := need.Server(t, func(w http.ResponseWriter, request *http.Request) {
 		r.note(request)
 		defer func() {
@@ -273,13 +284,21 @@ func receive(t testing.TB, handle http.HandlerFunc) *receiver {
 			r.running--
 		}()
 		if handle == nil {
-			w.WriteHeader(http.StatusNoContent)
+			w.WriteHeader(int(r.status.Load()))
 			return
 		}
 		handle(w, request)
 	})
 	t.Cleanup(server.CloseClientConnections)
 	r.url = server.URL
+	return r
+}
+
+// reject starts a receiver that returns a status, until its status changes.
+func reject(t testing.TB, status int32) *receiver {
+	t.Helper()
+	r := receive(t, nil)
+	r.status.Store(status)
 	return r
 }
 

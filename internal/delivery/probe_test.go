@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/event"
 	"petstore/internal/faults"
 	"petstore/internal/standardwebhooks"
@@ -31,7 +29,7 @@ func TestProbes(t *testing.T) {
 		f.probe(id, kind, i)
 	}
 	f.work().Deliver(f.account, id)
-	await(f, int64(0), "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
+	await(f, 0, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
 
 	secret := need.Value(standardwebhooks.SecretFrom(key))(t)
 	correct := map[string]int{}
@@ -53,17 +51,11 @@ func TestProbes(t *testing.T) {
 		want[fmt.Sprintf("%032x %s", i, state)] = 1
 	}
 	want[fmt.Sprintf("%032x correct", 3)] = 2
-	if diff := cmp.Diff(want, correct); diff != "" {
-		t.Errorf("probes (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, correct, "probes (-want +got)")
 	for kind, want := range map[string]string{webhook.ProbeForged: "failed 1", webhook.ProbeOld: "failed 1", webhook.ProbeChanged: "failed 1", webhook.ProbeDuplicate: "delivered 2"} {
-		if got := read[string](f, "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries WHERE type = $1", kind); got != want {
-			t.Errorf("%s is %s, want %s", kind, got, want)
-		}
+		has(f, want, "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries WHERE type = $1", kind)
 	}
-	if got := read[string](f, "SELECT status || ' ' || failures || ' ' || (failing_since IS NULL) FROM webhooks WHERE id = $1", id); got != "enabled 0 true" {
-		t.Errorf("the webhook is %s", got)
-	}
+	has(f, "enabled 0 true", "SELECT status || ' ' || failures || ' ' || (failing_since IS NULL) FROM webhooks WHERE id = $1", id)
 }
 
 // TestInjectedFaults: a rule of a sandbox drops the response to an event, which then comes again,
@@ -97,12 +89,10 @@ func TestInjectedFaults(t *testing.T) {
 			inside.webhook(to.url)
 			inside.emit(event.Reset())
 			f.work().Wake(inside.account)
-			await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
+			await(f, 1, "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
 			f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() WHERE status = 'pending'") // instead of 5 seconds
-			await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
-			if got := read[string](f, "SELECT coalesce(attempts -> 0 ->> 'error', '') || ' ' || coalesce(attempts -> 0 ->> 'httpStatus', '-') || (attempts -> 1 ->> 'httpStatus') FROM webhook_deliveries"); got != test.attempts {
-				t.Errorf("the attempts are %s", got)
-			}
+			await(f, 1, "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
+			has(f, test.attempts, "SELECT coalesce(attempts -> 0 ->> 'error', '') || ' ' || coalesce(attempts -> 0 ->> 'httpStatus', '-') || (attempts -> 1 ->> 'httpStatus') FROM webhook_deliveries")
 			if to.count() != test.requests {
 				t.Errorf("%d requests, want %d", to.count(), test.requests)
 			}
@@ -123,8 +113,6 @@ func TestNewRule(t *testing.T) {
 	f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, close_when) VALUES ($1, 0, 'deliverWebhook', 'close', 'after')", inside.account)
 	inside.emit(pets(2, 2)...)
 	worker.Wake(inside.account)
-	await(f, int64(2), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
-	if got := read[string](f, "SELECT coalesce(attempts -> 0 ->> 'error', '') FROM webhook_deliveries WHERE sequence = 2"); got != webhook.LostResponse {
-		t.Errorf("the first attempt after the rule has the error %q", got)
-	}
+	await(f, 2, "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
+	has(f, webhook.LostResponse, "SELECT coalesce(attempts -> 0 ->> 'error', '') FROM webhook_deliveries WHERE sequence = 2")
 }

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/db"
 	"petstore/internal/docs/docstest"
 	"petstore/internal/pgtest"
@@ -84,9 +82,7 @@ func TestExampleRequest(t *testing.T) {
 	seconds := need.Value(strconv.ParseInt(want.Get("webhook-timestamp"), 10, 64))(t)
 	got := want.Clone()
 	standardwebhooks.Sign(got, want.Get("webhook-id"), time.Unix(seconds, 0), []byte(body), parsed)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("headers of the request (-page +signed):\n%s", diff)
-	}
+	need.Same(t, want, got, "headers of the request (-page +signed)")
 }
 
 // write writes the files of a program into a new folder, for a port.
@@ -170,9 +166,7 @@ func (p program) test(t *testing.T) {
 	message := "/messages/" + f.message()
 	f.work().Wake(f.account)
 	await(f, 5, "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'") // with message.delivered
-	if attempts := read[int](f, "SELECT sum(jsonb_array_length(attempts)) FROM webhook_deliveries"); attempts != 5 {
-		t.Errorf("the program accepted 5 events in %d attempts", attempts)
-	}
+	has(f, 5, "SELECT sum(jsonb_array_length(attempts)) FROM webhook_deliveries")
 	want := []string{"pet.created /pets/1", "pet.created /pets/2", "pet.created /pets/3", "message.queued " + message, "message.delivered " + message}
 
 	for i, r := range requests(secret) {
@@ -204,9 +198,7 @@ func (p program) test(t *testing.T) {
 	}
 	slices.Sort(printed)
 	slices.Sort(want)
-	if diff := cmp.Diff(want, printed); diff != "" {
-		t.Errorf("handled events (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, printed, "handled events (-want +got)")
 }
 
 // request is a request that a test sends twice.

@@ -88,7 +88,14 @@ func (f *feed) change(webhook, status string, types ...string) {
 // statuses counts the messages by status.
 func (f *feed) statuses() string {
 	f.t.Helper()
-	return read[string](f, "SELECT coalesce(string_agg(status || ' ' || count, ', ' ORDER BY status), '') FROM (SELECT status, count(*) FROM messages WHERE account_id = $1 GROUP BY status) AS s", f.account)
+	return read[string](f, byStatus("messages WHERE account_id = $1"), f.account)
+}
+
+// byStatus is a query that counts the rows of a table by status.
+func byStatus(table string) string {
+	return `
+		SELECT coalesce(string_agg(status || ' ' || count, ', ' ORDER BY status), '')
+		FROM (SELECT status, count(*) FROM ` + table + ` GROUP BY status) AS counted`
 }
 
 // TestMessagesWaitForAWebhook: a webhook that is created gets all messages that wait, each one
@@ -100,13 +107,9 @@ func TestMessagesWaitForAWebhook(t *testing.T) {
 	f.queue(many, time.Hour)
 	f.work()
 	f.webhook(receive(t, nil).url, "message.queued", "pet.created")
-	await(f, int64(many), "SELECT count(*) FROM messages WHERE status = 'delivered'")
-	if n := read[int64](f, "SELECT count(DISTINCT sequence) FROM webhook_deliveries WHERE status = 'delivered' AND type = 'message.queued'"); n != many {
-		t.Errorf("deliveries of %d of %d messages", n, many)
-	}
-	if n := read[int64](f, "SELECT count(*) FROM webhook_deliveries"); n != many {
-		t.Errorf("%d deliveries, want %d", n, many)
-	}
+	await(f, many, "SELECT count(*) FROM messages WHERE status = 'delivered'")
+	has(f, many, "SELECT count(DISTINCT sequence) FROM webhook_deliveries WHERE status = 'delivered' AND type = 'message.queued'")
+	has(f, many, "SELECT count(*) FROM webhook_deliveries")
 	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks")
 }
 
@@ -161,9 +164,7 @@ func TestMessagesWaitForABacklog(t *testing.T) {
 	}
 	f.exec("DELETE FROM webhook_deliveries WHERE id IN ('dlv_1', 'dlv_2', 'dlv_3')") // the deliveries of messages count too
 	f.settle(f.idleWorker(), next)
-	if n := read[int](f, "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1", next); n != 2 {
-		t.Errorf("%d deliveries after the backlog", n)
-	}
+	has(f, 2, "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1", next)
 }
 
 // TestManyMessagesWithoutAWebhook: when a webhook no longer subscribes, the messages are
@@ -194,7 +195,8 @@ func TestManyMessagesWithoutAWebhook(t *testing.T) {
 		if got, want := f.statuses(), fmt.Sprintf("delivered %d, queued 10", many-10); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
-		if n := read[int64](f, "SELECT count(*) FROM events WHERE account_id = $1 AND type = 'message.delivered'", f.account); n != many-10 {
+		const events = "SELECT count(*) FROM events WHERE account_id = $1 AND type = 'message.delivered'"
+		if n := read[int](f, events, f.account); n != many-10 {
 			t.Errorf("%s: %d events", name, n)
 		}
 	}
@@ -217,7 +219,10 @@ func TestDeletedWebhookSettles(t *testing.T) {
 		id := f.webhook("http://127.0.0.1:1/", "*")
 		f.exec("UPDATE webhooks SET "+before+" WHERE id = $1", id)
 		need.OK(t, f.queries.WebhookDelete(t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}))
-		if got := read[string](f, "SELECT CASE unsettled_after WHEN '' THEN 'from the first' ELSE coalesce('after ' || unsettled_after, 'none') END FROM webhooks WHERE id = $1", id); got != want {
+		const place = `
+			SELECT CASE unsettled_after WHEN '' THEN 'from the first' ELSE coalesce('after ' || unsettled_after, 'none') END
+			FROM webhooks WHERE id = $1`
+		if got := read[string](f, place, id); got != want {
 			t.Errorf("%s: %s, want %s", before, got, want)
 		}
 	}
@@ -257,9 +262,8 @@ func TestDeletedWebhooksTakeTurns(t *testing.T) {
 	other.webhook(receive(t, nil).url, "message.queued")
 	f.work()
 	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE account_id = $1", other.account)
-	if waiting := read[int](f, "SELECT count(*) FROM webhooks WHERE account_id = $1 AND unsettled_after IS NOT NULL", f.account); waiting != deleted {
-		t.Errorf("%d of %d deleted webhooks came before the new one of another account", deleted-waiting, deleted)
-	}
+	// The new webhook of the other account came before all deleted ones.
+	has(f, deleted, "SELECT count(*) FROM webhooks WHERE account_id = $1 AND unsettled_after IS NOT NULL", f.account)
 }
 
 // TestSettleThatFails: a webhook to which messages cannot be adapted gets other events, and
@@ -275,7 +279,7 @@ func TestSettleThatFails(t *testing.T) {
 	f.exec(`CREATE TRIGGER refuse BEFORE UPDATE OF unsettled_after ON webhooks FOR EACH ROW WHEN (NEW.id = '` + id + `') EXECUTE FUNCTION refuse()`)
 	worker := f.work()
 	other.await(1)
-	await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
+	await(f, 1, "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
 	for i := range 3 {
 		f.emit(pets(i, i)...)
 		worker.Wake(f.account)
@@ -283,9 +287,7 @@ func TestSettleThatFails(t *testing.T) {
 			t.Errorf("%s", got.body)
 		}
 	}
-	if status := read[string](f, statusOf, message); status != "queued" {
-		t.Errorf("%s while a webhook has not got it", status)
-	}
+	has(f, "queued", statusOf, message)
 	f.exec("DROP TRIGGER refuse ON webhooks")
 	await(f, "delivered", statusOf, message)
 	if n := stuck.count(); n != 4 {
@@ -298,27 +300,18 @@ func TestSettleThatFails(t *testing.T) {
 func TestEnabledAfterGone(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
-	var repaired atomic.Bool
-	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
-		if !repaired.Load() {
-			w.WriteHeader(http.StatusGone)
-		}
-	})
+	to := reject(t, http.StatusGone)
 	id := f.webhook(to.url, "message.queued")
 	worker := f.work()
 	message := f.message()
 	worker.Wake(f.account)
 	await(f, "gone", "SELECT coalesce(disabled_reason, '') FROM webhooks")
 	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks")
-	if status := read[string](f, statusOf, message); status != "queued" {
-		t.Fatalf("%s after 410", status)
-	}
-	repaired.Store(true)
+	has(f, "queued", statusOf, message)
+	to.status.Store(http.StatusOK)
 	f.change(id, "enabled", "message.queued")
 	await(f, "delivered", statusOf, message)
-	if got := read[string](f, "SELECT string_agg(status || ' ' || jsonb_array_length(attempts), ', ' ORDER BY id) FROM webhook_deliveries"); got != "failed 1, delivered 1" {
-		t.Errorf("%s", got)
-	}
+	has(f, "failed 1, delivered 1", "SELECT string_agg(status || ' ' || jsonb_array_length(attempts), ', ' ORDER BY id) FROM webhook_deliveries")
 }
 
 // TestEnabledAfterFailing: a webhook that was disabled because it failed gets the messages
@@ -326,12 +319,7 @@ func TestEnabledAfterGone(t *testing.T) {
 func TestEnabledAfterFailing(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
-	var repaired atomic.Bool
-	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
-		if !repaired.Load() {
-			w.WriteHeader(http.StatusBadGateway)
-		}
-	})
+	to := reject(t, http.StatusBadGateway)
 	id := f.webhook(to.url, "message.queued")
 	first := f.queue(2, time.Hour)
 	f.deliver(id, "failed", first, first) // its last attempt ended after the webhook was disabled
@@ -339,14 +327,14 @@ func TestEnabledAfterFailing(t *testing.T) {
 	f.exec("UPDATE webhooks SET failing_since = now() - interval '5 days', unsettled_after = NULL")
 	f.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing'")
 	worker := f.idleWorker()
-	repaired.Store(true)
+	to.status.Store(http.StatusOK)
 	f.change(id, "enabled", "message.queued")
 	if got := f.statuses(); got != "queued 2" {
 		t.Fatal(got)
 	}
 	f.settle(worker, id)
 	f.work()
-	await(f, "delivered 2", "SELECT string_agg(status || ' ' || count, ', ') FROM (SELECT status, count(*) FROM messages GROUP BY status) AS s")
+	await(f, "delivered 2", byStatus("messages"))
 	if n := to.count(); n != 2 {
 		t.Errorf("%d requests", n)
 	}
@@ -438,9 +426,7 @@ func TestSettleWithoutEvents(t *testing.T) {
 	f.exec("DELETE FROM events WHERE sequence = 1")
 	id := f.webhook("http://127.0.0.1:1/", "message.queued")
 	f.settle(f.idleWorker(), id)
-	if got := read[string](f, "SELECT string_agg(sequence::text, ' ') FROM webhook_deliveries"); got != "2" {
-		t.Errorf("deliveries of the events %s, want 2", got)
-	}
+	has(f, "2", "SELECT string_agg(sequence::text, ' ') FROM webhook_deliveries")
 }
 
 // TestExpiryThatFails: an account whose messages cannot be ended keeps no other account.

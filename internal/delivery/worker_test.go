@@ -75,10 +75,8 @@ func TestEveryEventIsDelivered(t *testing.T) {
 	}
 	all.await(330)
 	some.await(30)
-	await(f, int64(0), "SELECT count(*) FROM webhook_deliveries WHERE status <> 'delivered'")
-	if count := read[int64](f, "SELECT count(*) FROM webhook_deliveries"); count != 360 {
-		t.Errorf("%d deliveries", count)
-	}
+	await(f, 0, "SELECT count(*) FROM webhook_deliveries WHERE status <> 'delivered'")
+	has(f, 360, "SELECT count(*) FROM webhook_deliveries")
 	var sequences []int64
 	for _, r := range all.got() {
 		sequences = append(sequences, r.event.Sequence)
@@ -304,11 +302,11 @@ func TestURLChangedDuringAttempt(t *testing.T) {
 // gets no more requests. Others get the event of that.
 func TestDisabledWebhooks(t *testing.T) {
 	t.Parallel()
-	for reason, status := range map[string]int{"gone": http.StatusGone, "failing": http.StatusBadGateway} {
+	for reason, status := range map[string]int32{"gone": http.StatusGone, "failing": http.StatusBadGateway} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			f := newFeed(t)
-			to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+			to := reject(t, status)
 			other := receive(t, nil)
 			id := f.webhook(to.url, "pet.created")
 			f.webhook(other.url, "webhook.disabled")
@@ -319,9 +317,7 @@ func TestDisabledWebhooks(t *testing.T) {
 			worker := f.work()
 			worker.Wake(f.account)
 			got := other.await(1)[0]
-			if state := read[string](f, "SELECT status || ' ' || disabled_reason FROM webhooks WHERE id = $1", id); state != "disabled "+reason {
-				t.Errorf("%s", state)
-			}
+			has(f, "disabled "+reason, "SELECT status || ' ' || disabled_reason FROM webhooks WHERE id = $1", id)
 			if got.event.Type != "webhook.disabled" || got.event.Sequence != 2 {
 				t.Errorf("%s", got.body)
 			}
@@ -339,7 +335,7 @@ func TestDisabledWebhooks(t *testing.T) {
 func TestEventThatIsGone(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
-	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	to := reject(t, http.StatusBadGateway)
 	f.webhook(to.url)
 	f.emit(pets(1, 1)...)
 	f.work().Wake(f.account)
@@ -366,15 +362,14 @@ func TestHangingWebhooks(t *testing.T) {
 		f.emit(pets(100*i+1, 100*i+100)...)
 	}
 	worker.Wake(f.account)
-	await(f, int64(2_000), "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
+	await(f, 2_000, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
 	for i := range 20 {
 		f.emit(event.Reset())
 		worker.Wake(f.account)
 		to.await(i + 1)
 	}
-	if count := read[int64](f, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending' AND type = 'pet.created'"); count != 2_000 {
-		t.Errorf("%d deliveries are pending at the webhooks that hang", count)
-	}
+	// All are pending at the webhooks that hang.
+	has(f, 2_000, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending' AND type = 'pet.created'")
 }
 
 // hanging returns the URL of a receiver that never responds.
@@ -410,7 +405,7 @@ func TestStoppedWorker(t *testing.T) {
 	stop()
 	close(release)
 	f.work()
-	await(f, int64(20), "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
+	await(f, 20, "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
 	if got := len(to.got()); got < 20 || got > 24 {
 		t.Errorf("%d requests for 20 deliveries, of which 4 were cut off", got)
 	}

@@ -25,7 +25,6 @@ import (
 	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/tools/need"
 )
@@ -277,9 +276,7 @@ func (s *shop) replacedKey(t *testing.T) {
 	}
 	get[bool](p, `(window.responses.forEach((respond) => respond()), true)`)
 	p.wait(`document.querySelector("main.console h1")`)
-	if diff := cmp.Diff([]string{second}, get[[]string](p, "window.kept")); diff != "" {
-		t.Errorf("the tab has kept the keys (-want +got):\n%s", diff)
-	}
+	need.Same(t, []string{second}, get[[]string](p, "window.kept"), "the tab has kept the keys (-want +got)")
 }
 
 func (s *shop) requests(t *testing.T) {
@@ -528,9 +525,7 @@ func (s *shop) curlOfRequest(t *testing.T) {
 				return JSON.stringify([method, path, decodeURIComponent(query), status, headers, request.body], null, 1);
 			}));
 		})()`, id))
-		if diff := cmp.Diff(pair[1], pair[0]); diff != "" {
-			t.Errorf("%s\nsends another request (-record +command):\n%s", command, diff)
-		}
+		need.Same(t, pair[1], pair[0], "%s\nsends another request (-record +command)", command)
 	}
 	s.as(t, key).do("HEAD", "/pets", nil)
 	p.rows(2*len(sent) + 1)

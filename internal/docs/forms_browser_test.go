@@ -16,7 +16,8 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/tools/need"
 )
 
 func TestForms(t *testing.T) {
@@ -153,9 +154,7 @@ func (p *tab) send(id string) string {
 func (s *shop) samples(t *testing.T) {
 	p := s.visit(t, "/docs/reference/messages", look{})
 	p.allowClipboard()
-	if diff := cmp.Diff(languages, p.texts("#queueMessage .samples [role=tab]")); diff != "" {
-		t.Errorf("languages (-want +got):\n%s", diff)
-	}
+	need.Same(t, languages, p.texts("#queueMessage .samples [role=tab]"), "languages (-want +got)")
 	first := p.sample("queueMessage")
 	for _, language := range languages {
 		p.choose("queueMessage", language, begins[language])
@@ -351,9 +350,8 @@ func (s *shop) inStep(t *testing.T) {
 		t.Errorf("the fields do not name the unknown field: %s", got)
 	}
 	p.enter("placeOrder", "quantity", "3")
-	if diff := cmp.Diff(map[string]any{"petId": 9007199254740992.0, "quantity": 3.0, "gift": true}, raw()); diff != "" {
-		t.Errorf("the JSON (-want +got):\n%s", diff)
-	}
+	want := map[string]any{"petId": 9007199254740992.0, "quantity": 3.0, "gift": true}
+	need.Same(t, want, raw(), "the JSON (-want +got)")
 
 	// Invalid JSON can be sent, and the fields wait.
 	p.click("#placeOrder .switch button:last-child")

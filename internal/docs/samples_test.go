@@ -91,9 +91,8 @@ func TestFirstSamples(t *testing.T) {
 			t.Errorf("%s has no samples; run go test ./internal/docs -run TestFirstSamples -update", operation.OperationID)
 		}
 		for _, s := range operation.Samples {
-			if diff := cmp.Diff(first[operation.OperationID][s.Lang], s.Source); diff != "" {
-				t.Errorf("%s in %s (-page +x-codeSamples):\n%s", operation.OperationID, s.Lang, diff)
-			}
+			shown := first[operation.OperationID][s.Lang]
+			need.Same(t, shown, s.Source, "%s in %s (-page +x-codeSamples)", operation.OperationID, s.Lang)
 		}
 	}
 	if len(known) != len(first) {
@@ -142,9 +141,7 @@ await long;
 count();
 console.log(JSON.stringify(listeners));
 `, &listeners)
-	if diff := cmp.Diff([]int{0, 1, 0}, listeners); diff != "" {
-		t.Errorf("listeners after a pause, during one and after its end (-want +got):\n%s", diff)
-	}
+	need.Same(t, []int{0, 1, 0}, listeners, "listeners after a pause, during one and after its end (-want +got)")
 }
 
 // TestBlankHeader: the sample for curl sends a header without a value.
@@ -163,9 +160,7 @@ console.log(JSON.stringify(sample("cURL", { method: "GET", path: "/", query: [],
 		t.Fatalf("%s\n%v %s", command, err, output)
 	}
 	for name, want := range map[string]string{"Empty": "", "Blank": "", "Full": "it's a value"} {
-		if diff := cmp.Diff([]string{want}, got[name]); diff != "" {
-			t.Errorf("%s: the header %s (-form +request):\n%s", command, name, diff)
-		}
+		need.Same(t, []string{want}, got[name], "%s: the header %s (-form +request)", command, name)
 	}
 }
 
@@ -214,9 +209,7 @@ console.log(JSON.stringify(`+string(source)+`.map(curl)));
 		if output, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("%s\n%v %s", commands[i], err, output)
 		}
-		if diff := cmp.Diff(want, <-received); diff != "" {
-			t.Errorf("%s\nsends another request (-record +command):\n%s", commands[i], diff)
-		}
+		need.Same(t, want, <-received, "%s\nsends another request (-record +command)", commands[i])
 	}
 }
 

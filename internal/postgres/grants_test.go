@@ -87,9 +87,7 @@ func TestServingRoleChangesOnlyRows(t *testing.T) {
 		}
 	}
 	pgtest.Exec(t, pool, "GRANT ALL ON pets TO PUBLIC") // only a warning
-	if diff := cmp.Diff(before, s.privileges(t)); diff != "" {
-		t.Errorf("privileges after all attempts (-before +after):\n%s", diff)
-	}
+	need.Same(t, before, s.privileges(t), "privileges after all attempts (-before +after)")
 	if owned := pgtest.Read[int](t, s.Pool, "SELECT count(*) FROM pg_shdepend WHERE refobjid = $1::regrole AND deptype = 'o'", s.role); owned != 0 {
 		t.Errorf("the role owns %d objects", owned)
 	}
@@ -118,9 +116,7 @@ func TestServingPrivileges(t *testing.T) {
 		pgtest.Exec(t, s.Pool, statement+s.role)
 	}
 	need.OK(t, s.migrations.GrantServing(t.Context(), s.role))
-	if diff := cmp.Diff(granted, s.privileges(t)); diff != "" {
-		t.Errorf("privileges after granting again (-before +after):\n%s", diff)
-	}
+	need.Same(t, granted, s.privileges(t), "privileges after granting again (-before +after)")
 	var more []string
 	err := s.Pool.QueryRow(t.Context(), `
 		SELECT array(SELECT sequencename::text FROM pg_sequences

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
@@ -46,18 +45,17 @@ var (
 func TestQueriesNameTheAccount(t *testing.T) {
 	t.Parallel()
 	var exceptions []string
+	listed := slices.Concat(maintenance, ofCommonGroups, copies)
 	for name, query := range allQueries(t) {
 		if missing := referencesWithoutAccount(query.text); len(missing) > 0 {
 			exceptions = append(exceptions, name)
-			if !slices.Contains(slices.Concat(maintenance, ofCommonGroups, copies), name) {
+			if !slices.Contains(listed, name) {
 				t.Errorf("%s: %s does not name the account of %v", query.file, name, missing)
 			}
 		}
 	}
 	slices.Sort(exceptions)
-	if diff := cmp.Diff(slices.Sorted(slices.Values(slices.Concat(maintenance, ofCommonGroups, copies))), exceptions); diff != "" {
-		t.Errorf("queries across accounts (-listed +found):\n%s", diff)
-	}
+	need.Same(t, slices.Sorted(slices.Values(listed)), exceptions, "queries across accounts (-listed +found)")
 }
 
 // appendEvents returns the statements of the function append_events as queries with
@@ -187,9 +185,7 @@ func TestQueriesThatForgetTheAccount(t *testing.T) {
 		"UPDATE pets SET name = 'a' -- WHERE account_id = @account_id\n;":                                             {"pets"},
 		"DELETE FROM inventory USING entry WHERE inventory.account_id = @account_id AND inventory.pet_id = entry.id;": nil,
 	} {
-		if diff := cmp.Diff(want, referencesWithoutAccount(query)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", query, diff)
-		}
+		need.Same(t, want, referencesWithoutAccount(query), "%s (-want +got)", query)
 	}
 }
 
@@ -221,9 +217,7 @@ func TestStoreTables(t *testing.T) {
 		FROM information_schema.columns
 		WHERE table_schema = 'public' AND column_name = 'account_id' AND ordinal_position = 1 AND table_name = ANY ($1)
 		ORDER BY table_name`)
-	if diff := cmp.Diff(storeTables, first); diff != "" {
-		t.Errorf("tables whose first column is account_id (-want +got):\n%s", diff)
-	}
+	need.Same(t, storeTables, first, "tables whose first column is account_id (-want +got)")
 	if wrong := collect(`
 		SELECT conname::text
 		FROM pg_constraint
@@ -254,19 +248,15 @@ func TestStoresAreCopiedAndDeleted(t *testing.T) {
 		}
 	}
 	slices.Sort(deleted)
-	if diff := cmp.Diff(storeTables, deleted); diff != "" {
-		t.Errorf("tables that a query StoreDelete… deletes from (-want +got):\n%s", diff)
-	}
+	need.Same(t, storeTables, deleted, "tables that a query StoreDelete… deletes from (-want +got)")
 	slices.Sort(copied)
-	if diff := cmp.Diff(collector(t)(`
+	need.Same(t, collector(t)(`
 		SELECT (table_name || '.' || column_name) COLLATE "C"
 		FROM information_schema.columns
 		WHERE table_schema = 'public' AND is_generated = 'NEVER' AND table_name = ANY ($1)
 		  AND table_name NOT IN ('account_state', 'api_key_uses', 'events', 'exchange_logs', 'exchanges', 'idempotency_keys', 'sandbox_faults', 'webhook_deliveries', 'webhooks')
 		  AND (table_name, column_name) <> ('messages', 'created_at') -- a copy is new
-		ORDER BY 1`), copied); diff != "" {
-		t.Errorf("columns that a query StoreCopy… copies (-want +got):\n%s", diff)
-	}
+		ORDER BY 1`), copied, "columns that a query StoreCopy… copies (-want +got)")
 }
 
 // TestReferencesAcrossAccounts checks that Postgres itself rejects a row that refers to

@@ -142,9 +142,7 @@ func TestMigrations(t *testing.T) {
 		t.Errorf("down from an empty schema: %v, %v", none, err)
 	}
 	up()
-	if diff := gocmp.Diff(made, schema(t, database.Pool)); diff != "" {
-		t.Errorf("schema after down and up (-first +second):\n%s", diff)
-	}
+	need.Same(t, made, schema(t, database.Pool), "schema after down and up (-first +second)")
 }
 
 // TestMigrationsAtOnce: when five processes start at the same time, each migration
@@ -174,12 +172,8 @@ func TestMigrationsAtOnce(t *testing.T) {
 	for _, version := range numbered(t) {
 		want[version] = 1
 	}
-	if diff := gocmp.Diff(want, times); diff != "" {
-		t.Errorf("runs of each migration (-want +got):\n%s", diff)
-	}
-	if diff := gocmp.Diff(schema(t, pgtest.New(t).Pool), schema(t, database.Pool)); diff != "" {
-		t.Errorf("schema (-one process +five):\n%s", diff)
-	}
+	need.Same(t, want, times, "runs of each migration (-want +got)")
+	need.Same(t, schema(t, pgtest.New(t).Pool), schema(t, database.Pool), "schema (-one process +five)")
 }
 
 // TestMigrationsWithoutLimits: the limits of serve, which the role has behind a pooler, do
@@ -200,9 +194,7 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 		need.Value(m.Up(t.Context()))(t)
 		got := pgtest.List[string](t, database.Pool, "SELECT name || '=' || setting FROM settings ORDER BY name")
 		want := []string{"client_connection_check_interval=1000", "enable_seqscan=on", "idle_in_transaction_session_timeout=0", "lock_timeout=" + lockTimeout, "statement_timeout=0"}
-		if diff := gocmp.Diff(want, got); diff != "" {
-			t.Errorf("settings of a migration (-want +got):\n%s", diff)
-		}
+		need.Same(t, want, got, "settings of a migration (-want +got)")
 		need.Value(m.Down(t.Context()))(t)
 		need.OK(t, m.Close())
 	}

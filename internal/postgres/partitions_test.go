@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -79,9 +78,7 @@ func TestEventPartitions(t *testing.T) {
 	const old = 10 // weeks
 	database := pgtest.New(t)
 	want := pgtest.List[string](t, database.Pool, wantedPartitions, 0)
-	if diff := cmp.Diff(want, partitionsOf(t, database.Pool)); diff != "" {
-		t.Fatalf("partitions after the migration (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, partitionsOf(t, database.Pool), "partitions after the migration (-want +got)")
 	serving := open(t, database.URL, 1)
 	if changed := maintain(t, serving); changed != 0 {
 		t.Errorf("%d partitions changed without need", changed)
@@ -93,9 +90,7 @@ func TestEventPartitions(t *testing.T) {
 	if changed, want := maintain(t, serving), 2+old+5-len(kept); changed != want {
 		t.Errorf("%d partitions changed, want %d", changed, want)
 	}
-	if diff := cmp.Diff(kept, partitionsOf(t, database.Pool)); diff != "" {
-		t.Errorf("partitions (-want +got):\n%s", diff)
-	}
+	need.Same(t, kept, partitionsOf(t, database.Pool), "partitions (-want +got)")
 	if events := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM events"); events != 2*(len(kept)-5) {
 		t.Errorf("%d events are kept, want %d", events, 2*(len(kept)-5))
 	}
@@ -151,9 +146,7 @@ func TestEventPartitionsInAnySession(t *testing.T) {
 			t.Errorf("%s: %d partitions", setting, changed)
 		}
 		need.OK(t, conn.Close(t.Context()))
-		if diff := cmp.Diff(before, pgtest.List[string](t, database.Pool, bounds)); diff != "" {
-			t.Errorf("%s (-before +after):\n%s", setting, diff)
-		}
+		need.Same(t, before, pgtest.List[string](t, database.Pool, bounds), "%s (-before +after)", setting)
 	}
 }
 
@@ -182,9 +175,7 @@ func TestEventPartitionsBesideTransactions(t *testing.T) {
 	if changed := maintain(t, serving); changed != len(old) {
 		t.Errorf("%d partitions changed after the transaction, want %d", changed, len(old))
 	}
-	if diff := cmp.Diff(kept, partitionsOf(t, database.Pool)); diff != "" {
-		t.Errorf("partitions (-want +got):\n%s", diff)
-	}
+	need.Same(t, kept, partitionsOf(t, database.Pool), "partitions (-want +got)")
 }
 
 // TestEventPartitionsByOperator: an operator creates the partitions with psql, whose session
@@ -214,9 +205,7 @@ func TestEventPartitionsByOperator(t *testing.T) {
 	if changed := maintain(t, conn); changed != len(names) {
 		t.Errorf("%d partitions changed, want %d", changed, len(names))
 	}
-	if diff := cmp.Diff(names, partitionsOf(t, database.Pool)); diff != "" {
-		t.Errorf("partitions (-want +got):\n%s", diff)
-	}
+	need.Same(t, names, partitionsOf(t, database.Pool), "partitions (-want +got)")
 }
 
 // TestEventPartitionsBesideOthers: partitions that an operator has added stay, and the others
@@ -244,9 +233,7 @@ func TestEventPartitionsBesideOthers(t *testing.T) {
 			pgtest.Exec(t, database.Pool, inWeek(test.sql))
 			serving := open(t, database.URL, 1)
 			maintain(t, serving)
-			if diff := cmp.Diff(strings.Fields(inWeek(test.want)), partitionsOf(t, database.Pool)); diff != "" {
-				t.Errorf("partitions (-want +got):\n%s", diff)
-			}
+			need.Same(t, strings.Fields(inWeek(test.want)), partitionsOf(t, database.Pool), "partitions (-want +got)")
 			for quarter := range 5 * 7 * 4 {
 				if quarter%4 != 0 && quarter/4 != 7 { // only that Monday may have several partitions
 					continue

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -46,9 +45,7 @@ func TestSettingsBehindAPooler(t *testing.T) {
 		if err := pool.CheckSession(t.Context()); err != nil {
 			got = regexp.MustCompile(`ALTER ROLE [^;]+`).FindAllString(err.Error(), -1)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("statements to run (-want +got):\n%s", diff)
-		}
+		need.Same(t, want, got, "statements to run (-want +got)")
 	}
 	statement := func(name, value string) string {
 		return fmt.Sprintf(`ALTER ROLE %q SET %s = '%s'`, role, name, value)
@@ -59,9 +56,7 @@ func TestSettingsBehindAPooler(t *testing.T) {
 	}
 	wantMissing(pool, all...)
 	wantMissing(ours, append(all[:5:5], statement("statement_timeout", "1234"))...)
-	if diff := cmp.Diff(all, postgres.RoleSettings(role)); diff != "" {
-		t.Errorf("the settings of a role (-want +got):\n%s", diff)
-	}
+	need.Same(t, all, postgres.RoleSettings(role), "the settings of a role (-want +got)")
 	for _, sql := range all[:5] {
 		pgtest.Exec(t, database.Pool, sql)
 	}

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 	"petstore/migrations"
@@ -76,9 +74,7 @@ func TestQueriesThatDoNotSuitCitus(t *testing.T) {
 		"INSERT INTO orders (account_id, id) SELECT account_state.account_id, 1 FROM account_state RETURNING id;":                 "an INSERT with SELECT and RETURNING without an alias",
 		"UPDATE pets SET account_id = 2 WHERE account_id = @account_id;":                                                          "an update of the account",
 	} {
-		if diff := cmp.Diff([]string{want}, brokenRules(query)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", query, diff)
-		}
+		need.Same(t, []string{want}, brokenRules(query), "%s (-want +got)", query)
 	}
 }
 

@@ -3,10 +3,13 @@ package need
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // OK ends the test unless err is nil.
@@ -48,4 +51,13 @@ func Background(t testing.TB, run func(context.Context)) (stop func()) {
 	}
 	t.Cleanup(stop)
 	return stop
+}
+
+// Same fails the test if two values differ. The text says what they are and which one comes first, such
+// as "partitions (-want +got)".
+func Same[T any](t testing.TB, first, second T, format string, args ...any) {
+	t.Helper()
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("%s:\n%s", fmt.Sprintf(format, args...), diff)
+	}
 }
