@@ -178,9 +178,7 @@ func TestSandboxLives(t *testing.T) {
 	must(t, environ, "account", "create", accountOf(t))
 	first := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", accountOf(t)))
 	second := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
-	if got := status(t, base+"/pets/1", first); got != http.StatusOK {
-		t.Errorf("GET /pets/1 of a new sandbox: status %d", got)
-	}
+	wantStatus(t, base+"/pets/1", first, http.StatusOK)
 	post(t, base+"/categories", second.APIKey.Secret, `{"name": "Reptiles"}`)
 	categories := func() int64 {
 		t.Helper()
@@ -199,9 +197,7 @@ func TestSandboxLives(t *testing.T) {
 	}
 	must(t, environ, "sandbox", "delete", second.ID, "--yes")
 	stops(second.APIKey.Secret)
-	if got := status(t, base+"/pets/1", first); got != http.StatusOK {
-		t.Errorf("the other sandbox: status %d", got)
-	}
+	wantStatus(t, base+"/pets/1", first, http.StatusOK)
 	must(t, environ, "account", "delete", accountOf(t), "--yes")
 	stops(first)
 }

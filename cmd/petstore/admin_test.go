@@ -123,13 +123,9 @@ func TestAdmin(t *testing.T) {
 		t.Error("GET /debug/pprof/profile: empty")
 	}
 	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline"} {
-		if got := status(t, base+path, key); got != http.StatusNotFound {
-			t.Errorf("GET %s on the address of the API: status %d", path, got)
-		}
+		wantStatus(t, base+path, key, http.StatusNotFound)
 	}
-	if got := status(t, admin+"/pets", key); got != http.StatusNotFound {
-		t.Errorf("GET /pets on the admin address: status %d", got)
-	}
+	wantStatus(t, admin+"/pets", key, http.StatusNotFound)
 	p.exits(0, syscall.SIGTERM)
 }
 

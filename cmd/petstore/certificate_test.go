@@ -58,9 +58,7 @@ func TestHTTPS(t *testing.T) {
 	if err != nil || response.status != http.StatusOK || response.protocol != 2 {
 		t.Fatalf("GET /livez: %+v, %v", response, err)
 	}
-	if got := status(t, plain+"/livez", ""); got != http.StatusBadRequest {
-		t.Errorf("plain HTTP: status %d", got)
-	}
+	wantStatus(t, plain+"/livez", "", http.StatusBadRequest)
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}}
 	if conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(plain, "http://")); err == nil {
 		conn.Close()

@@ -116,45 +116,26 @@ func (s *shop) wantOrders(want int) {
 // together with the COMMIT, so PostgreSQL carries them out even if the server is gone.
 func TestKilledBeforeTheResponse(t *testing.T) {
 	t.Parallel()
+	const (
+		waits   = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'; "
+		trigger = "TRIGGER hold AFTER INSERT ON idempotency_keys %s FOR EACH ROW EXECUTE FUNCTION hold()"
+		keep    = "SELECT pg_advisory_xact_lock(1) FROM account_state" // where the account is
+	)
 	for _, point := range []struct {
 		name     string
-		prepare  []string // SQL that prepares the database
-		hold     string   // SQL that blocks the transaction at this point
-		held     string   // the statement that is blocked, without Citus
-		survives bool     // whether the order survives
+		prepare  string // SQL that prepares the database
+		hold     string // SQL that blocks the transaction at this point
+		held     string // the statement that is blocked, without Citus
+		survives bool   // whether the order survives
 	}{
-		{
-			name: "before deciding about the order",
-			hold: "LOCK TABLE idempotency_keys IN ACCESS EXCLUSIVE MODE",
-			held: "StoreKeysGet",
-		},
-		{
-			name: "before the commit",
-			prepare: []string{
-				"CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'",
-				"CREATE TRIGGER hold AFTER INSERT ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION hold()",
-			},
-			hold:     "SELECT pg_advisory_xact_lock(1) FROM account_state", // where the account is
-			held:     "StoresWrite",
-			survives: true,
-		},
-		{
-			name: "during the commit",
-			prepare: []string{
-				"CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'",
-				"CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON idempotency_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()",
-			},
-			hold:     "SELECT pg_advisory_xact_lock(1) FROM account_state",
-			held:     "COMMIT",
-			survives: true,
-		},
+		{"before deciding about the order", "SELECT", "LOCK TABLE idempotency_keys IN ACCESS EXCLUSIVE MODE", "StoreKeysGet", false},
+		{"before the commit", waits + "CREATE " + fmt.Sprintf(trigger, ""), keep, "StoresWrite", true},
+		{"during the commit", waits + "CREATE CONSTRAINT " + fmt.Sprintf(trigger, "DEFERRABLE INITIALLY DEFERRED"), keep, "COMMIT", true},
 	} {
 		t.Run(point.name, func(t *testing.T) {
 			t.Parallel()
 			s := openShop(t)
-			for _, statement := range point.prepare {
-				s.exec(statement)
-			}
+			s.exec(point.prepare)
 			placed := s.orderAt(point.hold, point.held, s.kill, s.begin)
 			if placed.replayed != point.survives {
 				t.Errorf("order %d: replayed is %t, want %t", placed.id, placed.replayed, point.survives)

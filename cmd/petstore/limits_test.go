@@ -63,9 +63,7 @@ func TestServeLimitsKeys(t *testing.T) {
 			if statuses[http.StatusUnauthorized] < atOnce || statuses[http.StatusTooManyRequests] == 0 {
 				t.Errorf("25 failed authentications: %v", statuses)
 			}
-			if got := status(t, base+"/livez", "x"); got != http.StatusOK {
-				t.Errorf("GET /livez from there: status %d", got)
-			}
+			wantStatus(t, base+"/livez", "x", http.StatusOK)
 		})
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -240,18 +239,12 @@ func (w writer) Write(text []byte) (int, error) { return w(text) }
 // attempts than responses are allowed.
 func TestForwarderWaits(t *testing.T) {
 	t.Parallel()
-	listener := need.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	var accepted atomic.Int32
-	server := &http.Server{
-		ReadHeaderTimeout: patience,
-		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			if accepted.Add(1) <= 2*forwardAttempts {
-				panic(http.ErrAbortHandler)
-			}
-		}),
-	}
-	go func() { _ = server.Serve(listener) }() // until it is closed
-	t.Cleanup(func() { server.Close() })
+	server := need.Server(t, func(http.ResponseWriter, *http.Request) {
+		if accepted.Add(1) <= 2*forwardAttempts {
+			panic(http.ErrAbortHandler)
+		}
+	})
 	const refused = "no response: connection refused"
 	var printed bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -262,7 +255,7 @@ func TestForwarderWaits(t *testing.T) {
 		}
 		return printed.Write(text)
 	})
-	f := newForwarder("http://"+listener.Addr().String(), standardwebhooks.NewSecret(), log)
+	f := newForwarder(server.URL, standardwebhooks.NewSecret(), log)
 	f.pause = time.Microsecond
 	event := follow.Event{ID: "evt_1_00000000", Type: "pet.created", JSON: []byte("{}")}
 	if err := f.forward(t.Context(), event); err != nil || accepted.Load() != 2*forwardAttempts+1 {

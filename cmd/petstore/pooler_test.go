@@ -47,9 +47,7 @@ func TestServeBehindAPooler(t *testing.T) {
 			case !strings.Contains(strings.Join(p.output, "\n"), advice):
 				p.expect(advice)
 			}
-			if got := status(t, base+"/pets", key); got != http.StatusOK {
-				t.Errorf("GET /pets: %d", got)
-			}
+			wantStatus(t, base+"/pets", key, http.StatusOK)
 			must(t, environ, "key", "revoke", key[:len("petstore_")+8])
 			awaitWithin(t, time.Second, "a revoked key stops", func() bool { return status(t, base+"/pets", key) == http.StatusUnauthorized })
 			p.exits(0, syscall.SIGTERM)

@@ -181,6 +181,14 @@ func status(t *testing.T, url, key string) int {
 	return get(t, url, key).status
 }
 
+// wantStatus fails the test unless a GET returns a status.
+func wantStatus(t *testing.T, url, key string, want int) {
+	t.Helper()
+	if got := get(t, url, key); got.status != want {
+		t.Errorf("GET %s: %d %s, want %d", url, got.status, got.body, want)
+	}
+}
+
 // post sends a body and returns the Location header.
 func post(t *testing.T, url, key, body string) (location string) {
 	t.Helper()

@@ -31,56 +31,44 @@ func openTerminal(t *testing.T) (keyboard, terminal *os.File) {
 	return keyboard, terminal
 }
 
-// TestMigrateDownAsks: on a terminal, only the reply yes reverts a migration.
-func TestMigrateDownAsks(t *testing.T) {
+// TestAsks: on a terminal, only the reply yes deletes a sandbox or an account, or reverts a migration.
+func TestAsks(t *testing.T) {
 	t.Parallel()
-	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).OwnerURL}
-	before := must(t, environ, "migrate", "version")
-	for _, reply := range []string{"\n", "n\n", "what?\n", "y\n"} {
-		keyboard, terminal := openTerminal(t)
-		need.Value(keyboard.WriteString(reply))(t)
-		var stdout, stderr bytes.Buffer
-		err := run(t.Context(), []string{"migrate", "down"}, &program{environ: environ, dir: t.TempDir(), stdin: terminal, stdout: &stdout, stderr: &stderr})
-		if asked := stderr.String(); !strings.HasPrefix(asked, "Revert 000") || !strings.HasSuffix(asked, "? [y/N] ") || !strings.Contains(asked, " in the database petstore_") {
-			t.Errorf("the prompt is %q", asked)
-		}
-		after := must(t, environ, "migrate", "version")
-		switch {
-		case reply == "y\n" && (err != nil || after == before):
-			t.Errorf("after a yes: %v, version %s", err, after)
-		case reply != "y\n" && (err == nil || err.Error() != "nothing was reverted, because the reply was not yes" || after != before):
-			t.Errorf("after %q: %v, version %s", reply, err, after)
-		}
-	}
-}
-
-// TestDeleteAsks checks that on a terminal only the reply yes deletes an account or a
-// sandbox.
-func TestDeleteAsks(t *testing.T) {
-	t.Parallel()
-	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).URL}
-	must(t, environ, "account", "create", "acme")
-	must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty")
-	sandbox := regexp.MustCompile("sbx_[0-9]+").FindString(must(t, environ, "sandbox", "list", "--account", "acme"))
-	for _, test := range []struct{ command, question, list string }{
-		{"sandbox delete " + sandbox, "Delete the sandbox " + sandbox + " (sandbox) with its store and its keys? [y/N] ", "sandbox list --account acme"},
-		{"account delete acme", `Delete the account "acme" with its store, its keys and its sandboxes? [y/N] `, "account list"},
+	database := pgtest.New(t)
+	serving := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + database.URL}
+	owner := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + database.OwnerURL}
+	must(t, serving, "account", "create", "acme")
+	must(t, serving, "sandbox", "create", "--account", "acme", "--sample", "empty")
+	sandbox := regexp.MustCompile("sbx_[0-9]+").FindString(must(t, serving, "sandbox", "list", "--account", "acme"))
+	for _, test := range []struct {
+		environ                 []string
+		command, question, list string // question is a pattern
+		did                     string
+	}{
+		{
+			serving, "sandbox delete " + sandbox, "Delete the sandbox " + sandbox + ` \(sandbox\) with its store and its keys`,
+			"sandbox list --account acme", "deleted",
+		},
+		{serving, "account delete acme", `Delete the account "acme" with its store, its keys and its sandboxes`, "account list", "deleted"},
+		{owner, "migrate down", "Revert 000.* in the database petstore_.*", "migrate version", "reverted"},
 	} {
-		before := must(t, environ, strings.Fields(test.list)...)
-		for _, reply := range []string{"\n", "n\n", "y\n"} {
+		question := regexp.MustCompile("^" + test.question + `\? \[y/N\] $`)
+		before := must(t, test.environ, strings.Fields(test.list)...)
+		for _, reply := range []string{"\n", "n\n", "what?\n", "y\n"} {
 			keyboard, terminal := openTerminal(t)
 			need.Value(keyboard.WriteString(reply))(t)
-			var stdout, stderr bytes.Buffer
-			err := run(t.Context(), strings.Fields(test.command), &program{environ: environ, dir: t.TempDir(), stdin: terminal, stdout: &stdout, stderr: &stderr})
-			if asked := stderr.String(); asked != test.question {
-				t.Errorf("%s: the prompt is %q, want %q", test.command, asked, test.question)
+			var asked bytes.Buffer
+			p := &program{environ: test.environ, dir: t.TempDir(), stdin: terminal, stdout: io.Discard, stderr: &asked}
+			err := run(t.Context(), strings.Fields(test.command), p)
+			if !question.Match(asked.Bytes()) {
+				t.Errorf("%s: the prompt is %q, want %q", test.command, &asked, test.question)
 			}
-			after := must(t, environ, strings.Fields(test.list)...)
+			after := must(t, test.environ, strings.Fields(test.list)...)
 			switch {
 			case reply == "y\n" && (err != nil || after == before):
-				t.Errorf("%s after a yes: %v, the list:\n%s", test.command, err, after)
-			case reply != "y\n" && (err == nil || err.Error() != "nothing was deleted, because the reply was not yes" || after != before):
-				t.Errorf("%s after %q: %v, the list:\n%s", test.command, reply, err, after)
+				t.Errorf("%s after a yes: %v, and %s prints\n%s", test.command, err, test.list, after)
+			case reply != "y\n" && (err == nil || err.Error() != "nothing was "+test.did+", because the reply was not yes" || after != before):
+				t.Errorf("%s after %q: %v, and %s prints\n%s", test.command, reply, err, test.list, after)
 			}
 		}
 	}

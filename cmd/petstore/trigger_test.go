@@ -68,10 +68,8 @@ func TestObservers(t *testing.T) {
 	if r := fromJSON[report.Report](t, must(t, s.environ, "report", "--json")); r.Status != report.NotSeen || r.Requests != 0 {
 		t.Errorf("the report is %+v", r)
 	}
-	_, _, err := execute(t, s.environ, "api", "/pets", "--retries", "0")
-	if err == nil || err.Error() != "no response from "+s.url()+": the server closed the connection" {
-		t.Errorf("api prints %v", err)
-	}
+	wantSentence(t, s.environ, []string{"api", "/pets", "--retries", "0"}, false,
+		"no response from "+s.url()+": the server closed the connection")
 }
 
 // TestTriggerBehindMessages: message.failed happens although more messages wait than a page has. The
