@@ -116,9 +116,7 @@ func TestAdmin(t *testing.T) {
 			t.Errorf("the metrics contain %q", absent)
 		}
 	}
-	if profiles := read(t, admin+"/debug/pprof/"); !strings.Contains(profiles, "goroutine") {
-		t.Errorf("GET /debug/pprof/: %s", profiles)
-	}
+	need.Contains(t, "GET /debug/pprof/", read(t, admin+"/debug/pprof/"), "goroutine")
 	if profile := read(t, admin+"/debug/pprof/profile?seconds=1"); len(profile) == 0 {
 		t.Error("GET /debug/pprof/profile: empty")
 	}
@@ -142,9 +140,7 @@ func TestAdminAddress(t *testing.T) {
 	second.exits(exitFailure)
 	third := begin(t, pgtest.Dir(t), []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "dev")
 	third.expect("metrics and profiles are not available")
-	if line := third.expect("listening"); !strings.Contains(line, `"admin_address":"off"`) {
-		t.Errorf("dev with a busy admin address prints %s", line)
-	}
+	need.Contains(t, "the line of dev", third.expect("listening"), `"admin_address":"off"`)
 	for _, p := range []*process{first, third} {
 		p.exits(0, os.Interrupt)
 	}

@@ -20,6 +20,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/egress"
+	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 	"petstore/internal/transfer"
 )
@@ -406,42 +407,33 @@ func TestDeadConnection(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	network := need.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
-	t.Cleanup(func() { network.Close() })
 	var opened, dead atomic.Int64 // connections, in the order in which they are opened
-	go func() {
-		for {
-			client, err := network.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { client.Close() })
-			to, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { to.Close() })
-			number := opened.Add(1)
-			forward := func(to io.Writer, from io.Reader) {
-				for text := make([]byte, 64<<10); ; {
-					n, err := from.Read(text)
-					if err != nil {
-						return
-					}
-					if number > dead.Load() {
-						_, _ = to.Write(text[:n])
-					}
+	network := pgtest.ServeTCP(t, func(client net.Conn) {
+		to, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+		if err != nil {
+			return
+		}
+		defer to.Close()
+		number := opened.Add(1)
+		forward := func(to io.Writer, from io.Reader) {
+			for text := make([]byte, 64<<10); ; {
+				n, err := from.Read(text)
+				if err != nil {
+					return
+				}
+				if number > dead.Load() {
+					_, _ = to.Write(text[:n])
 				}
 			}
-			go forward(to, client)
-			go forward(client, to)
 		}
-	}()
+		go forward(to, client)
+		forward(client, to)
+	})
 	client := newHTTPClient(20*time.Second, server.Client().Transport.(*http.Transport).TLSClientConfig.Clone())
 	pings := client.Transport.(*http.Transport).HTTP2
 	pings.SendPingTimeout, pings.PingTimeout = 50*time.Millisecond, 2*time.Second
 	get := func() (string, error) {
-		got, err := httpRequest{method: http.MethodGet, url: "https://" + network.Addr().String()}.try(t.Context(), client)
+		got, err := httpRequest{method: http.MethodGet, url: "https://" + network}.try(t.Context(), client)
 		return got.body, err
 	}
 	if proto, err := get(); proto != "HTTP/2.0" {

@@ -226,9 +226,7 @@ func TestDirectSentences(t *testing.T) {
 		wantSentence(t, environ, strings.Fields(command), false, want+more)
 	}
 	p := begin(t, pgtest.Dir(t), append(environ, "PETSTORE_STARTUP_WAIT=10m"), "worker")
-	if line := p.expect("waiting for the database"); !strings.Contains(line, want) {
-		t.Errorf("worker logs %s", line)
-	}
+	need.Contains(t, "the log of worker", p.expect("waiting for the database"), want)
 }
 
 // TestPoolerSentences: serve ends at once with a sentence if a connection pooler refuses the

@@ -280,9 +280,7 @@ func TestExportCSV(t *testing.T) {
 	need.Same(t, texts(from), texts(to), "the categories (-exported +imported)")
 	category := to.rows("categories")[0]["id"]
 	pets := strings.ReplaceAll(must(t, from.environ, "export", "pets", "--csv"), fmt.Sprintf(",%v,", from.rows("categories")[0]["id"]), fmt.Sprintf(",%v,", category))
-	if !strings.Contains(pets, ",'=pet 0,") {
-		t.Errorf("the pets\n%s", pets)
-	}
+	need.Contains(t, "the file of pets", pets, ",'=pet 0,")
 	to.load(to.file("pets.csv", pets))
 	for _, resource := range []string{"inventory", "orders"} {
 		want := map[string]string{"inventory": "petId,quantity,status\n", "orders": "id,petId,quantity,shipDate,complete\n"}[resource]

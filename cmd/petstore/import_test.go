@@ -81,11 +81,7 @@ func (s *store) fails(args []string, want ...string) string {
 		return out
 	}
 	out += err.Error()
-	for _, text := range want {
-		if !strings.Contains(out, text) {
-			s.t.Errorf("import %q printed %q; want %q", args, out, text)
-		}
-	}
+	need.Contains(s.t, fmt.Sprintf("the output of import %q", args), out, want...)
 	return out
 }
 

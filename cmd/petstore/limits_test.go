@@ -98,11 +98,7 @@ func TestServeLimitsRequests(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the connection was not closed: %v", err)
 			}
-			for _, want := range test.want {
-				if !strings.Contains(resp, want) {
-					t.Errorf("the response does not contain %q:\n%s", want, resp)
-				}
-			}
+			need.Contains(t, "the response", resp, test.want...)
 			if test.want == nil && resp != "" {
 				t.Errorf("unexpected response:\n%s", resp)
 			}

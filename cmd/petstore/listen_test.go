@@ -79,9 +79,7 @@ func TestListen(t *testing.T) {
 	after := eventPattern.FindString(latest.expect("--after"))
 	createCategories(t, base, key, 4, 4)
 	again := begin(t, emptyDir, environ, "listen", "--after", after)
-	if line := again.expect("category.created"); !strings.Contains(line, "/categories/1004") {
-		t.Errorf("it continues with %s", line)
-	}
+	need.Contains(t, "the next line", again.expect("category.created"), "/categories/1004")
 	orders.exits(0, syscall.SIGTERM)
 	if slices.ContainsFunc(orders.output, func(line string) bool { return strings.Contains(line, "category") }) {
 		t.Errorf("it printed %q", orders.output)

@@ -159,7 +159,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 	if err == nil {
 		t.Fatal("serve accepts an invalid configuration")
 	}
-	for _, name := range []string{
+	need.Contains(t, "the error", err.Error(),
 		"DATABASE_URL", "PETSTORE_DIRECT_URL", "PETSTORE_ADDR", "PETSTORE_ADMIN_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
 		"PETSTORE_MAX_HEADER_BYTES must be between 8192 and 1048576, but is 8191", "PETSTORE_MAX_CONNECTIONS must be between 1 and 1000000, but is 0",
 		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
@@ -171,11 +171,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		`PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, such as 10.1.0.0/16, 10.1.2.3:8080 or [fd00::/8]:8080, but has "10.1.2.3/16"`,
 		"PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy", "PETSTORE_SECRET_KEY must list keys of 32 random bytes in base64, as openssl rand -base64 32 makes them, but number 2 is not one",
 		"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL",
-	} {
-		if !strings.Contains(err.Error(), name) {
-			t.Errorf("the error does not name %s: %v", name, err)
-		}
-	}
+	)
 	if strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("the error contains the password: %v", err)
 	}
@@ -620,9 +616,7 @@ func TestServe(t *testing.T) {
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
 	p := begin(t, emptyDir, environ, "serve")
 	base := p.address()
-	if line := p.output[len(p.output)-1]; !strings.Contains(line, `"admin_address":"off"`) {
-		t.Errorf("serve without an admin address prints %s", line)
-	}
+	need.Contains(t, "the line of serve", p.output[len(p.output)-1], `"admin_address":"off"`)
 	wantStatus(t, base+"/pets", key, http.StatusOK)
 	healthcheck := append(slices.Clone(environ), "PETSTORE_ADDR="+strings.TrimPrefix(base, "http://"))
 	wantOutput(t, healthcheck, "ready\n", "healthcheck")

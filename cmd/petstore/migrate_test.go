@@ -18,14 +18,10 @@ func TestMigrateDryRun(t *testing.T) {
 	database := pgtest.NewEmpty(t)
 	environ := []string{"DATABASE_URL=" + database.OwnerURL}
 	text := must(t, environ, "migrate", "up", "--dry-run")
-	for _, want := range []string{
+	need.Contains(t, "the plan", text,
 		"-- 00001_create_accounts.sql, in a transaction, which holds its locks until its end\n-- locks no table that exists before it\n\nCREATE TABLE accounts (",
 		"-- 00004_create_categories.sql, in a transaction, which holds its locks until its end\n-- locks accounts: SHARE ROW EXCLUSIVE, blocks writes\n\nCREATE TABLE categories (",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the plan does not contain %q:\n%.2000s", want, text)
-		}
-	}
+	)
 	if strings.Contains(text, "+goose") || strings.Contains(text, "\nDROP TABLE accounts") {
 		t.Errorf("the plan has annotations or reverts migrations:\n%s", text)
 	}

@@ -243,9 +243,7 @@ func TestInjectedFaults(t *testing.T) {
 	httpRequest{method: http.MethodPut, url: base + "/sandboxes/current/faults", key: key, body: rules}.send(t)
 	p.expect(`"msg":"request"`)
 	httpRequest{method: http.MethodGet, url: base + "/pets", key: key, header: http.Header{"Traceparent": {"00-" + failed + "-" + parent + "-01"}}}.send(t)
-	if line := p.expect(`"msg":"request"`); !strings.Contains(line, `"fault":"0/status"`) || !strings.Contains(line, `"level":"INFO"`) {
-		t.Errorf("the log has %s", line)
-	}
+	need.Contains(t, "the log", p.expect(`"msg":"request"`), `"fault":"0/status"`, `"level":"INFO"`)
 	delayed := make(chan error, 1)
 	orders := httpRequest{method: http.MethodGet, url: base + "/store/orders", key: key}
 	go func() { delayed <- orders.tryOK(t.Context(), http.DefaultClient) }()

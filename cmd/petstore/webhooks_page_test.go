@@ -141,10 +141,5 @@ func (s *shell) run(commands string) string {
 // want runs commands, which must print these texts.
 func (s *shell) want(commands string, texts ...string) {
 	s.t.Helper()
-	printed := s.run(commands)
-	for _, text := range texts {
-		if !strings.Contains(printed, text) {
-			s.t.Errorf("the output does not contain %s:\n%s\n%s", text, commands, printed)
-		}
-	}
+	need.Contains(s.t, "the output of\n"+commands+"\n", s.run(commands), texts...)
 }

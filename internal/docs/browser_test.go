@@ -302,6 +302,47 @@ func (p *tab) texts(selector string) []string {
 	return get[[]string](p, fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => e.textContent)`, selector))
 }
 
+// place returns the path of the page and the fragment, for the messages of the checks below.
+func (p *tab) place() string {
+	p.t.Helper()
+	return get[string](p, "location.pathname + location.hash")
+}
+
+// has fails the test unless an expression has a value.
+func has[T comparable](p *tab, want T, expression string) {
+	p.t.Helper()
+	if got := get[T](p, expression); got != want {
+		p.t.Errorf("%s: %s is %v, want %v", p.place(), expression, got, want)
+	}
+}
+
+// counts fails the test unless the page has a number of elements.
+func (p *tab) counts(want int, selector string) {
+	p.t.Helper()
+	has(p, want, fmt.Sprintf(`document.querySelectorAll(%q).length`, selector))
+}
+
+// shows fails the test unless the text of an element has all parts.
+func (p *tab) shows(selector string, parts ...string) {
+	p.t.Helper()
+	p.contains(selector, p.text(selector), parts...)
+}
+
+// fits fails the test if the page is wider than the window.
+func (p *tab) fits(how string) {
+	p.t.Helper()
+	if more := get[int](p, "document.documentElement.scrollWidth - innerWidth"); more > 0 {
+		const widest = `[...document.querySelectorAll("main *")].find((e) => e.getBoundingClientRect().right > innerWidth + 1)`
+		p.t.Errorf("%s, %s: the page is %d pixels too wide: %s", p.place(), how, more, get[string](p, widest+`?.outerHTML.slice(0, 200) ?? ""`))
+	}
+}
+
+// contains fails the test unless a text of the page has all parts.
+func (p *tab) contains(what, text string, parts ...string) {
+	p.t.Helper()
+	need.Contains(p.t, p.place()+": "+what, text, parts...)
+}
+
 // write replaces the text of a field.
 func (p *tab) write(selector, text string) {
 	p.t.Helper()

@@ -195,15 +195,19 @@ func (p *tab) secret() string {
 	return secret
 }
 
+// wantSecret is [tab.secret] for a secret that must have this beginning.
+func (p *tab) wantSecret(beginning string) {
+	p.t.Helper()
+	if secret := p.secret(); !strings.HasPrefix(secret, beginning) {
+		p.t.Errorf("the secret is %q, want %s…", secret, beginning)
+	}
+}
+
 func (s *shop) welcome(t *testing.T) {
 	p := s.visit(t, "/console", look{})
 	p.wait(`document.querySelector(".key-form input")`)
-	if got := p.text("main"); !strings.Contains(got, "petstore dev") || !strings.Contains(got, "petstore key create") {
-		t.Errorf("the page does not say how to get a key: %s", got)
-	}
-	if shown := get[bool](p, `document.querySelector("#sidebar").checkVisibility()`); shown {
-		t.Error("the sidebar is visible without a key")
-	}
+	p.shows("main", "petstore dev", "petstore key create")
+	has(p, false, `document.querySelector("#sidebar").checkVisibility()`)
 	for key, want := range map[string]string{"": "Enter an API key", "naïve key": "Enter an API key", s.key + "x": "invalid_api_key"} {
 		p.enterKey(key)
 		p.wait(fmt.Sprintf(`document.querySelector(".key-form [role=alert]")?.textContent.includes(%q)`, want))
@@ -239,9 +243,7 @@ func (s *shop) signsIn(t *testing.T) {
 	get[bool](p, `(localStorage.setItem("petstore.url", "https://other.example"), true)`)
 	p.enterKey(s.key)
 	p.wait(`document.querySelector("main.console h1")`)
-	if kept := get[string](p, `localStorage.getItem("petstore.url")`); kept != "https://other.example" {
-		t.Errorf("after another tab changed the base URL, the browser keeps %s", kept)
-	}
+	has(p, "https://other.example", `localStorage.getItem("petstore.url")`)
 	// The key of another account opens its own store.
 	id, key := s.sandbox(t, "another account", "empty")
 	p = s.signIn(t, key, "#events/acc_1/evt_1", look{})
@@ -295,27 +297,20 @@ func (s *shop) requests(t *testing.T) {
 	p.rows(4)
 	s.as(t, key).do("GET", "/account", nil)
 	p.wait(`document.querySelectorAll(".rows > li").length >= 5`) // a client may try again
-	if got := p.text(".rows > li"); !strings.Contains(got, "none") || !strings.Contains(got, "GET/account") || !strings.Contains(got, "fault: close") {
-		t.Errorf("the newest row is %q", got)
-	}
+	p.shows(".rows > li", "none", "GET/account", "fault: close")
 
 	// The exchange: headers, bodies, redactions and the fault.
 	get[bool](p, `(document.querySelector(".rows > li a").click(), true)`) // the rows may still move
 	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/account")`)
-	if got := p.text(".detail"); !strings.Contains(got, "Fault rule 1 of the sandbox injected: close.") || !strings.Contains(got, "no response") {
-		t.Errorf("the exchange is %q", got)
-	}
+	p.shows(".detail", "Fault rule 1 of the sandbox injected: close.", "no response")
 	p.fillIn(".filters", "Status", "400")
 	p.press(kb.Enter)
 	p.rows(1)
 	p.click(".rows > li a")
 	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/store/orders")`)
 	got := p.text(".detail")
-	for _, want := range []string{"/store/orders?key=[redacted]", "A secret stood where none belongs: request.query", "placeOrder", "order-7", "invalid_parameter", "24 bytes, which the server did not read", key[:17] + "…", "Idempotency-Key"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the exchange does not contain %s:\n%s", want, got)
-		}
-	}
+	p.contains("the exchange", got, "/store/orders?key=[redacted]", "A secret stood where none belongs: request.query", "placeOrder",
+		"order-7", "invalid_parameter", "24 bytes, which the server did not read", key[:17]+"…", "Idempotency-Key")
 	if strings.Contains(got, key) {
 		t.Errorf("the key is in %s", got)
 	}
@@ -359,9 +354,7 @@ func (s *shop) requests(t *testing.T) {
 	p.button(".tools", "Pause")
 	s.as(t, key).do("GET", "/categories", nil)
 	p.wait(`document.querySelector(".tools [aria-pressed]").textContent === "Resume (1)"`)
-	if now := p.count(".rows > li"); now != before {
-		t.Errorf("%d rows while paused, %d before", now, before)
-	}
+	p.counts(before, ".rows > li")
 	p.button(".tools", "Resume (1)")
 	before++
 	p.rows(before)
@@ -421,9 +414,7 @@ func (s *shop) requests(t *testing.T) {
 	p.wait(`document.querySelector("h1").textContent === "Sandboxes" && document.querySelector(".rows > li")`)
 	get[bool](p, `(window.last = "", window.answer(), true)`)
 	p.closed()
-	if last := get[string](p, `window.last`); last != "" {
-		t.Errorf("the list sends a request to %s", last)
-	}
+	has(p, "", `window.last`)
 }
 
 const script = `<script>alert(1)</script><img src=x onerror=alert(2)>`
@@ -441,9 +432,7 @@ func (s *shop) hostileRequests(t *testing.T) {
 		p.click(fmt.Sprintf(".rows > li:nth-child(%d) a", i+1))
 		p.wait(fmt.Sprintf(`document.querySelector(".detail").textContent.includes(%q)`, strings.ReplaceAll(want, `"`, `\"`)))
 	}
-	if oldest := p.text(".detail"); !strings.Contains(oldest, script) || !strings.Contains(oldest, "<b>") {
-		t.Errorf("the detail does not show the texts of the client: %s", oldest)
-	}
+	p.shows(".detail", script, "<b>")
 	// Both bodies have colours, and no code that has left the page.
 	p.click(".rows > li:nth-child(3) a")
 	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/categories") && document.querySelectorAll(".detail pre code").length === 2`)
@@ -462,9 +451,7 @@ func (s *shop) hostileRequests(t *testing.T) {
 	p.wait(`document.querySelector(".detail pre")?.textContent.includes("<script>")`)
 	p.click(`#sidebar a[href^="#sandboxes"]`)
 	p.wait(`document.querySelector(".rows")?.textContent.includes("<img")`)
-	if found := p.count("main :is(script, img), #sidebar :is(script, img)"); found > 0 {
-		t.Errorf("%d elements come from a client", found)
-	}
+	p.counts(0, "main :is(script, img), #sidebar :is(script, img)")
 	// An address may have anything, too.
 	p.do(chromedp.Navigate(s.url + "/console#requests/sbx_" + url.PathEscape(script) + "/%zz?status=%3Cimg%3E"))
 	p.wait(`document.querySelector(".empty .problem-note")`)
@@ -588,9 +575,7 @@ func (s *shop) events(t *testing.T) {
 	s.as(t, key).do("POST", "/categories", object{"name": "One"})
 	s.as(t, key).do("POST", "/messages", object{"message": "Two"})
 	p.rows(2)
-	if got := p.text(".rows > li"); !strings.Contains(got, "message.queued") {
-		t.Errorf("the newest event is %q", got)
-	}
+	p.shows(".rows > li", "message.queued")
 	p.fillIn(".filters", "Type", "category.created")
 	p.rows(1)
 	p.wait(`document.querySelector(".state.live")`)
@@ -601,9 +586,7 @@ func (s *shop) events(t *testing.T) {
 	p.rows(3)
 	p.click(".rows > li:nth-child(2) a")
 	p.wait(`document.querySelector(".detail pre")?.textContent.includes('"name": "Four"')`)
-	if got := p.text(".detail"); !strings.Contains(got, "evt_") || !strings.Contains(got, "/categories/") {
-		t.Errorf("the event is %s", got)
-	}
+	p.shows(".detail", "evt_", "/categories/")
 	// The next day, the time of a row has a date.
 	if got := p.text(".detail time"); !strings.Contains(got, "UTC") && !strings.Contains(got, "GMT") {
 		t.Errorf("the time is %q, without a zone", got)
@@ -618,9 +601,7 @@ func (s *shop) events(t *testing.T) {
 	if status, _ := s.as(t, s.key).do("GET", "/sandboxes/"+id+"/requests?operation=listEvents", nil); status != http.StatusOK {
 		t.Errorf("the record: %d", status)
 	}
-	if seen := get[int](p, fmt.Sprintf(`fetch("/sandboxes/%s/requests?limit=200", { headers: { Authorization: "Bearer " + sessionStorage["petstore.key"] } }).then((r) => r.json()).then((all) => all.filter(({ method }) => method === "GET").length)`, id)); seen > 0 {
-		t.Errorf("the record has %d requests of the console", seen)
-	}
+	has(p, 0, fmt.Sprintf(`fetch("/sandboxes/%s/requests?limit=200", { headers: { Authorization: "Bearer " + sessionStorage["petstore.key"] } }).then((r) => r.json()).then((all) => all.filter(({ method }) => method === "GET").length)`, id))
 	// A long feed begins with the newest event.
 	for i := range 1000 {
 		s.as(t, key).do("POST", "/messages", object{"message": fmt.Sprint(i)})
@@ -634,9 +615,7 @@ func (s *shop) events(t *testing.T) {
 	p.rows(1)
 	p.button(".turn-pages", "Oldest")
 	p.rows(100)
-	if got := p.text(".rows > li"); !strings.Contains(got, "category.created") {
-		t.Errorf("the oldest event is %q", got)
-	}
+	p.shows(".rows > li", "category.created")
 	p.button(".turn-pages", "Later")
 	p.wait(`document.querySelector(".row-sequence")?.textContent === "101"`)
 
@@ -672,9 +651,7 @@ func (s *shop) webhooks(t *testing.T) {
 	p.wait(`document.querySelector(".empty").textContent.includes("No webhooks yet")`)
 
 	p.button(".tools", "New webhook")
-	if complaints := p.count("dialog .field-error:not(:empty)"); complaints > 0 {
-		t.Errorf("a new form has %d complaints", complaints)
-	}
+	p.counts(0, "dialog .field-error:not(:empty)")
 	p.fillIn("dialog", "url", "ftp://example.com")
 	p.tick("order.placed")
 	p.button("dialog", "Create")
@@ -687,9 +664,7 @@ func (s *shop) webhooks(t *testing.T) {
 	p.tick("category.created")
 	p.fillIn("dialog", "description", script)
 	p.button("dialog", "Create")
-	if secret := p.secret(); !strings.HasPrefix(secret, "whsec_") {
-		t.Errorf("the secret is %q", secret)
-	}
+	p.wantSecret("whsec_")
 	p.rows(1)
 	p.wait(`document.querySelector(".detail h2")?.textContent.startsWith("` + receiver.URL + `")`)
 
@@ -700,9 +675,7 @@ func (s *shop) webhooks(t *testing.T) {
 	p.wait(`document.querySelector(".deliveries li .chip").textContent === "pending" && document.querySelector(".deliveries li .status")?.textContent === "503"`)
 	p.click(".deliveries li summary")
 	p.wait(`document.querySelector(".deliveries li td")?.checkVisibility()`)
-	if got := p.text(".deliveries li"); !strings.Contains(got, "category.created") || !strings.Contains(got, "ms") || !strings.Contains(got, "Next attempt") {
-		t.Errorf("the delivery is %q", got)
-	}
+	p.shows(".deliveries li", "category.created", "ms", "Next attempt")
 	answer.Store(http.StatusOK)
 	p.confirm(".deliveries li details[open]", "Retry")
 	p.wait(`document.querySelector(".deliveries li .chip").textContent === "delivered" && document.querySelectorAll(".deliveries li:first-child tbody tr").length >= 2`)
@@ -741,9 +714,7 @@ func (s *shop) webhooks(t *testing.T) {
 	p.wait(`document.querySelector("dialog").textContent.includes("the old secret stops at once")`)
 	p.fillIn("dialog", "graceSeconds", "60")
 	p.button("dialog", "Rotate secret")
-	if secret := p.secret(); !strings.HasPrefix(secret, "whsec_") {
-		t.Errorf("the new secret is %q", secret)
-	}
+	p.wantSecret("whsec_")
 	p.click(".deliveries li summary")
 	p.button(".deliveries li details[open]", "Event")
 	p.wait(`document.querySelector("h1").textContent === "Events" && document.querySelector(".detail pre")?.textContent.includes("Sent")`)
@@ -907,9 +878,7 @@ func (s *shop) report(t *testing.T) {
 	if first := p.text("[aria-label=Verdicts] > li summary"); !strings.HasPrefix(first, "failed") {
 		t.Errorf("the first verdict is %q", first)
 	}
-	if dead := get[int](p, `Promise.all([...new Set([...document.querySelectorAll("[aria-label=Verdicts] a")].map(({ href }) => href).filter((href) => !href.includes("#requests/")))].map(async (href) => !(await fetch(href)).ok)).then((all) => all.filter(Boolean).length)`); dead > 0 {
-		t.Errorf("%d links to guides are dead", dead)
-	}
+	has(p, 0, `Promise.all([...new Set([...document.querySelectorAll("[aria-label=Verdicts] a")].map(({ href }) => href).filter((href) => !href.includes("#requests/")))].map(async (href) => !(await fetch(href)).ok)).then((all) => all.filter(Boolean).length)`)
 	p.keep("console-report-1440")
 	p.wantAccessible(t, "report")
 	p.click(`[aria-label=Verdicts] a[href*="#requests/"]`)
@@ -989,9 +958,7 @@ func (s *shop) scopes(t *testing.T) {
 	for _, part := range []string{"requests", "webhooks", "sandboxes", "keys"} {
 		p.click(`#sidebar a[href^="#` + part + `"]`)
 		p.wait(`document.querySelector(".notice")?.textContent.includes("needs an API key of the scope admin. Your key has the scope read.")`)
-		if buttons := p.count("main :is(button, input)"); buttons > 0 {
-			t.Errorf("%s has %d controls", part, buttons)
-		}
+		p.counts(0, "main :is(button, input)")
 	}
 }
 
@@ -1092,9 +1059,7 @@ func (s *shop) lostResponses(t *testing.T) {
 	p.button("dialog", "Create")
 	p.wait(`document.querySelector("dialog[open] .problem-note")?.textContent.trim() === "The connection is lost."`)
 	p.button("dialog", "Create")
-	if secret := p.secret(); !strings.HasPrefix(secret, "petstore_") {
-		t.Errorf("the secret is %q", secret)
-	}
+	p.wantSecret("petstore_")
 	p.rows(2)
 }
 
@@ -1175,11 +1140,8 @@ func (s *shop) consoleKeyboard(t *testing.T) {
 			break
 		}
 	}
-	for _, want := range []string{"Store", "Requests", "API keys", "Sign out", "Pause", "Save HAR", "Clear", "Operation", "Idempotency-Key"} {
-		if !strings.Contains(strings.Join(seen, "\n"), want) {
-			t.Errorf("the keyboard does not reach %s: %q", want, seen)
-		}
-	}
+	p.contains("the keyboard's way", strings.Join(seen, "\n"),
+		"Store", "Requests", "API keys", "Sign out", "Pause", "Save HAR", "Clear", "Operation", "Idempotency-Key")
 	p.press(kb.ArrowDown)
 	p.press(kb.ArrowDown)
 	p.press(kb.ArrowUp)
@@ -1214,9 +1176,7 @@ func (s *shop) consoleKeyboard(t *testing.T) {
 	get[bool](p, `(`+exercise+`.focus(), true)`)
 	p.press(kb.ArrowDown)
 	p.press(kb.ArrowDown)
-	if chosen := get[int](p, exercise+`.selectedIndex`); chosen != 2 {
-		t.Errorf("after two arrow keys, the exercise is number %d", chosen)
-	}
+	has(p, 2, exercise+`.selectedIndex`)
 	if _, rules := s.as(t, key).do("GET", "/sandboxes/current/faults", nil); encoded(rules["rules"]) != "[]" {
 		t.Errorf("after two arrow keys, the rules are %s", encoded(rules["rules"]))
 	}
@@ -1227,9 +1187,7 @@ func (s *shop) consoleKeyboard(t *testing.T) {
 	get[bool](p, `(document.querySelector("#store-select").focus(), true)`)
 	p.press(kb.ArrowUp)
 	p.wait(fmt.Sprintf(`!document.querySelector('#sidebar a[href^="#requests"]').hash.includes(%q)`, id))
-	if focused := get[string](p, "document.activeElement.id"); focused != "store-select" {
-		t.Errorf("after an arrow key, the focus is on %q", focused)
-	}
+	has(p, "store-select", "document.activeElement.id")
 }
 
 // consoleLooks takes screenshots, and runs axe-core on each part.
@@ -1257,10 +1215,7 @@ func (s *shop) consoleLooks(t *testing.T) {
 		p := s.visit(t, "/console", how)
 		p.wait(`document.querySelector(".key-form input")`)
 		look := func(part string) {
-			if got := get[int64](p, "document.documentElement.scrollWidth - innerWidth"); got > 0 {
-				widest := get[string](p, `[...document.querySelectorAll("main *")].find((e) => e.getBoundingClientRect().right > innerWidth + 1)?.outerHTML.slice(0, 200) ?? ""`)
-				t.Errorf("%s, %s: the page is %d pixels too wide: %s", part, name, got, widest)
-			}
+			p.fits(name)
 			p.keep("console-" + part + "-" + name)
 			p.wantAccessible(t, part+", "+name)
 		}

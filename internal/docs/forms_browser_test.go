@@ -151,6 +151,22 @@ func (p *tab) send(id string) string {
 	return p.text("#" + id + " .outcome")
 }
 
+// sends sends the form, and fails the test unless its outcome has this beginning and all parts.
+func (p *tab) sends(id, beginning string, parts ...string) {
+	p.t.Helper()
+	got := p.send(id)
+	if !strings.HasPrefix(got, beginning) {
+		p.t.Errorf("%s: the outcome of %s is %q, want %q at its beginning", p.place(), id, got, beginning)
+	}
+	p.contains("the outcome of "+id, got, parts...)
+}
+
+// sampleHas fails the test unless the sample of an operation has all parts.
+func (p *tab) sampleHas(id string, parts ...string) {
+	p.t.Helper()
+	p.contains("the sample of "+id, p.sample(id), parts...)
+}
+
 func (s *shop) samples(t *testing.T) {
 	p := s.visit(t, "/docs/reference/messages", look{})
 	p.allowClipboard()
@@ -158,18 +174,12 @@ func (s *shop) samples(t *testing.T) {
 	first := p.sample("queueMessage")
 	for _, language := range languages {
 		p.choose("queueMessage", language, begins[language])
-		if got := p.sample("getMessage"); !strings.Contains(got, begins[language]) {
-			t.Errorf("the choice of %s does not apply to all operations: %s", language, got)
-		}
-		if got := p.count("#queueMessage .samples pre"); got != 1 {
-			t.Errorf("%d samples are in the document", got)
-		}
+		p.sampleHas("getMessage", begins[language])
+		p.counts(1, "#queueMessage .samples pre")
 	}
 	p.press(kb.Home)
 	p.press(kb.ArrowLeft) // from the first to the last
-	if focused := get[string](p, "document.activeElement.textContent"); focused != "CLI" {
-		t.Errorf("the arrow key leads to %s", focused)
-	}
+	has(p, "CLI", "document.activeElement.textContent")
 	if left := get[bool](p, `document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft", altKey: true, bubbles: true, cancelable: true }))`); !left || get[string](p, "document.activeElement.textContent") != "CLI" {
 		t.Error("the tabs take the keys of the browser for the page before")
 	}
@@ -188,11 +198,7 @@ func (s *shop) samples(t *testing.T) {
 	} {
 		p.choose("queueMessage", language, begins[language])
 		shown := p.sample("queueMessage")
-		for _, part := range want {
-			if !strings.Contains(shown, part) {
-				t.Errorf("the sample does not contain %s:\n%s", part, shown)
-			}
-		}
+		p.contains("the sample in "+language, shown, want...)
 		if language != "CLI" && strings.Contains(shown, "PETSTORE_") || strings.Contains(shown, "import os") || strings.Contains(shown, "os.Getenv") {
 			t.Errorf("the sample still needs the environment:\n%s", shown)
 		}
@@ -218,9 +224,7 @@ func (s *shop) choiceIsKept(t *testing.T) {
 	p.do(chromedp.Navigate(s.url + "/docs/reference/store"))
 	p.wait(`document.querySelector("#placeOrder .samples [aria-selected=true]")?.textContent === "Python"`)
 	p.wait(fmt.Sprintf(`document.querySelector("#placeOrder .samples code").textContent.includes(%q)`, `key = "`+masked(s.key)))
-	if theme := get[string](p, "document.documentElement.dataset.theme"); theme != "dark" {
-		t.Errorf("on the next page the theme is %q", theme)
-	}
+	has(p, "dark", "document.documentElement.dataset.theme")
 	if stored := get[string](p, "JSON.stringify(localStorage)"); strings.Contains(stored, s.key) {
 		t.Error("the key is stored beyond the session")
 	}
@@ -278,12 +282,8 @@ func (s *shop) maskedKey(t *testing.T) {
 		}
 	}
 	p.openForm("getAccount")
-	if got := p.text("#getAccount .key-state"); got != "Sends the key "+masked(s.key) {
-		t.Errorf("the form says %q", got)
-	}
-	if got := p.send("getAccount"); !strings.HasPrefix(got, "200") {
-		t.Errorf("GET /account: %s", got)
-	}
+	has(p, "Sends the key "+masked(s.key), `document.querySelector("#getAccount .key-state").textContent`)
+	p.sends("getAccount", "200")
 	p.click("#getAccount .outcome summary")
 	hidden("the form and its outcome")
 
@@ -295,9 +295,7 @@ func (s *shop) maskedKey(t *testing.T) {
 
 	// A short key is masked completely.
 	p.authorize("petstore_short", "")
-	if got := p.text("#getAccount .key-state"); got != "Sends the key ••••" {
-		t.Errorf("the form says %q about a short key", got)
-	}
+	has(p, "Sends the key ••••", `document.querySelector("#getAccount .key-state").textContent`)
 }
 
 func (s *shop) inStep(t *testing.T) {
@@ -322,9 +320,7 @@ func (s *shop) inStep(t *testing.T) {
 		"cURL": `"quantity": 7`, "JavaScript": "quantity: 7", "Python": `"quantity": 7`, "Go": `"quantity": 7`, "CLI": "quantity=7",
 	} {
 		p.choose("placeOrder", language, begins[language])
-		if got := p.sample("placeOrder"); !strings.Contains(got, want) {
-			t.Errorf("the sample does not contain %s:\n%s", want, got)
-		}
+		p.sampleHas("placeOrder", want)
 	}
 	p.choose("placeOrder", "cURL", begins["cURL"])
 	p.enter("placeOrder", "shipDate", "")
@@ -332,9 +328,7 @@ func (s *shop) inStep(t *testing.T) {
 		t.Error("an empty field is in the JSON")
 	}
 	p.enter("placeOrder", "Idempotency-Key", "one")
-	if got := p.sample("placeOrder"); !strings.Contains(got, "Idempotency-Key: one") {
-		t.Errorf("the sample lacks the header:\n%s", got)
-	}
+	p.sampleHas("placeOrder", "Idempotency-Key: one")
 
 	// The JSON changes the fields and all samples.
 	p.click("#placeOrder .switch button:last-child")
@@ -346,9 +340,7 @@ func (s *shop) inStep(t *testing.T) {
 	}
 	p.choose("placeOrder", "JavaScript", "9007199254740993")
 	p.click("#placeOrder .switch button:first-child")
-	if got := p.text("#placeOrder .body-fields"); !strings.Contains(got, "The JSON also has gift.") {
-		t.Errorf("the fields do not name the unknown field: %s", got)
-	}
+	p.shows("#placeOrder .body-fields", "The JSON also has gift.")
 	p.enter("placeOrder", "quantity", "3")
 	want := map[string]any{"petId": 9007199254740992.0, "quantity": 3.0, "gift": true}
 	need.Same(t, want, raw(), "the JSON (-want +got)")
@@ -370,9 +362,7 @@ func (s *shop) inStep(t *testing.T) {
 	p.wait(`document.querySelector("#queueMessage .samples [role=tab]")`)
 	p.openForm("queueMessage")
 	p.enter("queueMessage", "message", "one\ntwo")
-	if got := p.sample("queueMessage"); !strings.Contains(got, `"one\ntwo"`) {
-		t.Errorf("the sample is\n%s", got)
-	}
+	p.sampleHas("queueMessage", `"one\ntwo"`)
 
 	// Choices.
 	p.do(chromedp.Navigate(s.url + "/docs/reference/pets"))
@@ -385,11 +375,8 @@ func (s *shop) inStep(t *testing.T) {
 	p.enter("listPets", "name", "é & o")
 	p.enter("listPets", "id", "1, 2")
 	get[bool](p, `(() => { const select = `+control("listPets", "sort")+`; select.value = "-id"; select.dispatchEvent(new Event("change")); return true; })()`)
-	for _, want := range []string{"-d status=available \\\n  -d status=sold", "-d id=1 \\\n  -d id=2", "--data-urlencode 'name=é & o'", "-d sort=-id", "-d limit="} {
-		if got := p.sample("listPets"); !strings.Contains(got, want) {
-			t.Errorf("the sample does not contain %s:\n%s", want, got)
-		}
-	}
+	p.sampleHas("listPets", "-d status=available \\\n  -d status=sold", "-d id=1 \\\n  -d id=2",
+		"--data-urlencode 'name=é & o'", "-d sort=-id", "-d limit=")
 }
 
 func (s *shop) badInput(t *testing.T) {
@@ -424,12 +411,8 @@ func (s *shop) badInput(t *testing.T) {
 	if got := complaint("Idempotency-Key"); got != "" {
 		t.Errorf("an optional field that is empty: %q", got)
 	}
-	got := p.send("placeOrder")
-	for _, want := range []string{"400", "validation_failed", `"/petId"`, `"/quantity"`, `"/shipDate"`, "How to fix validation_failed"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the outcome does not contain %s: %s", want, got)
-		}
-	}
+	p.sends("placeOrder", "", "400", "validation_failed", `"/petId"`, `"/quantity"`, `"/shipDate"`,
+		"How to fix validation_failed")
 	p.expectFailures("400")
 }
 
@@ -439,31 +422,18 @@ func (s *shop) sends(t *testing.T) {
 	if got := p.text("#createCategory .key-state"); !strings.HasPrefix(got, "No API key") {
 		t.Errorf("without a key, the form says %q", got)
 	}
-	if got := p.send("createCategory"); !strings.HasPrefix(got, "401") {
-		t.Errorf("without a key: %s", got)
-	}
+	p.sends("createCategory", "401")
 	p.expectFailures("401")
 	p.authorize(s.key, "")
-	got := p.send("createCategory")
-	for _, want := range []string{"201 Created in ", "ms", `"name": "Reptiles"`, "location", "x-request-id"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the outcome does not contain %s: %s", want, got)
-		}
-	}
-	if got := p.send("createCategory"); !strings.HasPrefix(got, "409") {
-		t.Errorf("the same category again: %s", got)
-	}
+	p.sends("createCategory", "", "201 Created in ", "ms", `"name": "Reptiles"`, "location", "x-request-id")
+	p.sends("createCategory", "409")
 	p.expectFailures("409")
 
 	p.do(chromedp.Navigate(s.url + "/docs/reference/meta"))
 	p.wait(`document.querySelector("#getLiveness .try-button")`)
 	p.openForm("getLiveness")
-	if p.count("#getLiveness .key") > 0 {
-		t.Error("an operation without a key asks for one")
-	}
-	if got := p.send("getLiveness"); !strings.HasPrefix(got, "200") {
-		t.Errorf("GET /livez: %s", got)
-	}
+	p.counts(0, "#getLiveness .key")
+	p.sends("getLiveness", "200")
 	p.openForm("getOpenAPIYAML")
 	if got := p.send("getOpenAPIYAML"); !strings.Contains(got, "openapi: 3.0.3") || !strings.Contains(got, "The first 200,000 characters.") {
 		t.Errorf("GET /openapi.yaml: %s", got[:min(len(got), 300)])
@@ -475,13 +445,9 @@ func (s *shop) knownIDs(t *testing.T) {
 	p := s.visit(t, "/docs/reference/messages", look{})
 	p.authorize(s.key, "")
 	p.openForm("queueMessage")
-	if got := p.send("queueMessage"); !strings.HasPrefix(got, "202") {
-		t.Fatalf("POST /messages: %s", got)
-	}
+	p.sends("queueMessage", "202")
 	p.openForm("getMessage")
-	if got := p.send("getMessage"); !strings.HasPrefix(got, "200") {
-		t.Errorf("GET /messages/{messageId}: %s", got)
-	}
+	p.sends("getMessage", "200")
 
 	id, key := s.sandbox(t, "known-ids", "shop")
 	s.as(t, key).do("GET", "/pets?limit=2", nil)
@@ -490,14 +456,10 @@ func (s *shop) knownIDs(t *testing.T) {
 	p.openForm("listRecordedRequests")
 	p.enter("listRecordedRequests", "sandboxId", id)
 	p.enter("listRecordedRequests", "Prefer", "wait=30")
-	if got := p.send("listRecordedRequests"); !strings.Contains(got, `"req_`) {
-		t.Fatalf("GET /sandboxes/{sandboxId}/requests: %s", got)
-	}
+	p.sends("listRecordedRequests", "", `"req_`)
 	p.openForm("getRecordedRequest")
 	p.enter("getRecordedRequest", "sandboxId", id)
-	if got := p.send("getRecordedRequest"); !strings.HasPrefix(got, "200") {
-		t.Errorf("GET /sandboxes/{sandboxId}/requests/{requestId}: %s", got)
-	}
+	p.sends("getRecordedRequest", "200")
 }
 
 func (s *shop) streams(t *testing.T) {
@@ -583,9 +545,7 @@ func (s *shop) withoutData(t *testing.T) {
 	get[bool](p, `!(window.whole = window.fetch)`)
 	get[bool](p, missing)
 	p.choose("getLiveness", "Python", "The sample cannot load: the server returned 404.")
-	if visible := get[bool](p, `document.querySelector("#getLiveness .samples .copy").checkVisibility()`); visible {
-		t.Error("the error can be copied as a sample")
-	}
+	has(p, false, `document.querySelector("#getLiveness .samples .copy").checkVisibility()`)
 	p.choose("getLiveness", "cURL", first)
 	p.click("#getLiveness .try-button")
 	p.wait(`document.querySelector("#getLiveness .try [role=alert]")?.textContent.startsWith("The form cannot load: the server returned 404.")`)
@@ -599,17 +559,13 @@ func (s *shop) withoutData(t *testing.T) {
 		t.Errorf("after two clicks: %d forms, button %q: %s", p.count("#getLiveness .try-form"), got, p.text("#getLiveness .try"))
 	}
 	p.choose("getLiveness", "Python", begins["Python"])
-	if visible := get[bool](p, `document.querySelector("#getLiveness .samples .copy").checkVisibility()`); !visible {
-		t.Error("the sample cannot be copied")
-	}
+	has(p, true, `document.querySelector("#getLiveness .samples .copy").checkVisibility()`)
 }
 
 // withoutForm checks that no button, key or link sends GET /store/orders.
 func (s *shop) withoutForm(t *testing.T) {
 	p := s.visit(t, "/docs/reference/store#listOrders", look{})
-	if got := p.count("#listOrders :is(form, input, textarea, select, .try)"); got > 0 {
-		t.Errorf("%d controls", got)
-	}
+	p.counts(0, "#listOrders :is(form, input, textarea, select, .try)")
 	get[bool](p, `document.querySelector("#listOrders .anchor").focus() ?? true`)
 	for range p.count("#listOrders :is(a[href^='#'], button, summary, pre)") {
 		p.press(" ")
@@ -665,12 +621,8 @@ func (s *shop) hostileValues(t *testing.T) {
 	for _, language := range languages {
 		p.choose("queueMessage", language, "</script>")
 	}
-	if got := p.send("queueMessage"); !strings.Contains(got, "202") || !strings.Contains(got, "<img src=x") {
-		t.Errorf("the outcome is %s", got)
-	}
-	if p.count("main img") > 0 {
-		t.Error("a value became an element")
-	}
+	p.sends("queueMessage", "", "202", "<img src=x")
+	p.counts(0, "main img")
 	p.click(".search-button")
 	p.wait(paletteIsOpen)
 	p.insert(hostile)
@@ -698,9 +650,7 @@ func (s *shop) forcedColors(t *testing.T) {
 	p.wait(`document.querySelector(".palette [aria-selected=true]")`)
 	p.keep("search-forced-colors")
 	for _, chosen := range []string{".palette [aria-selected=true]", "#createPet [role=tab][aria-selected=true]", "#createPet .switch [aria-pressed=true]", "#sidebar a[aria-current=page]"} {
-		if outline := get[string](p, fmt.Sprintf(`getComputedStyle(document.querySelector(%q)).outlineStyle`, chosen)); outline != "solid" {
-			t.Errorf("%s has the outline %s", chosen, outline)
-		}
+		has(p, "solid", fmt.Sprintf(`getComputedStyle(document.querySelector(%q)).outlineStyle`, chosen))
 	}
 }
 
@@ -725,9 +675,7 @@ func (s *shop) formLooks(t *testing.T) {
 			p.keep("form-" + id + "-" + name)
 		}
 		p.wantAccessible(t, "forms, "+name)
-		if got := get[int64](p, "document.documentElement.scrollWidth - innerWidth"); got > 0 {
-			t.Errorf("%s: the page is %d pixels too wide", name, got)
-		}
+		p.fits(name)
 		p.click("#createPet .switch button:last-child")
 		p.keep("form-json-" + name)
 		p.click("#createPet .key-button")

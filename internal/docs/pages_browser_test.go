@@ -58,12 +58,8 @@ func (s *shop) deepLinks(t *testing.T) {
 		p.do(chromedp.Reload())
 		p.wait(there)
 		p.scroll(-20)
-		if got := get[string](p, currentEntry); got != link.entry {
-			t.Errorf("%s: the sidebar shows %q, want %q", link.address, got, link.entry)
-		}
-		if got := get[string](p, "location.hash"); got != "#"+id {
-			t.Errorf("%s: after a scroll, the address ends with %q", link.address, got)
-		}
+		has(p, link.entry, currentEntry)
+		has(p, "#"+id, "location.hash")
 	}
 }
 
@@ -90,9 +86,7 @@ func (s *shop) chosenPlace(t *testing.T) {
 		p.click(fmt.Sprintf(`#sidebar .nav-parts a[href=%q]`, chosen))
 		p.wait(currentEntry + fmt.Sprintf(` === %q`, chosen))
 		p.scroll(-20)
-		if got := get[string](p, `location.hash + " " + `+currentEntry); got != chosen+" "+chosen {
-			t.Errorf("%s: after a scroll, the address and the sidebar are at %s, want %s", path, got, chosen)
-		}
+		has(p, chosen+" "+chosen, `location.hash + " " + `+currentEntry)
 	}
 }
 
@@ -128,9 +122,7 @@ func (s *shop) turning(t *testing.T) {
 		before := get[string](p, "location.pathname")
 		p.click(".turn-next")
 		p.wait(fmt.Sprintf(`location.pathname !== %q && document.readyState === "complete" && document.querySelector(".turn-previous")`, before))
-		if got := get[string](p, `new URL(document.querySelector(".turn-previous").href).pathname`); got != before {
-			t.Errorf("the page after %s goes back to %s", before, got)
-		}
+		has(p, before, `new URL(document.querySelector(".turn-previous").href).pathname`)
 	}
 	if p.count(".turn-next") != 0 {
 		t.Errorf("the last page is %s, after %d pages", get[string](p, "location.pathname"), links)
@@ -141,9 +133,7 @@ func (s *shop) keyboard(t *testing.T) {
 	p := s.visit(t, "/docs/reference/pets", look{})
 	p.wait(`document.readyState === "complete"`) // while a page loads, Chromium may focus the target of a fragment again
 	p.press(kb.Tab)
-	if got := get[string](p, "document.activeElement.textContent"); got != "Skip to content" {
-		t.Fatalf("the first focus stop is %q", got)
-	}
+	has(p, "Skip to content", "document.activeElement.textContent")
 	if top := get[float64](p, `document.activeElement.getBoundingClientRect().top`); top < 0 {
 		t.Error("the focused skip link is not visible")
 	}
@@ -208,14 +198,10 @@ func (s *shop) quickstart(t *testing.T) {
 func (s *shop) unknown(t *testing.T) {
 	p := s.visit(t, "/docs/reference/cats", look{})
 	p.expectFailures("404")
-	if got := p.text("h1"); got != "Page not found" {
-		t.Errorf("the page is %q", got)
-	}
+	has(p, "Page not found", `document.querySelector("h1").textContent`)
 	p.click(`main a`)
 	p.wait(`location.pathname === "/docs"`)
-	if status := get[int](p, `fetch("/nowhere", { headers: { Accept: "*/*" } }).then((response) => response.status)`); status != http.StatusNotFound {
-		t.Errorf("a program gets %d", status)
-	}
+	has(p, http.StatusNotFound, `fetch("/nowhere", { headers: { Accept: "*/*" } }).then((response) => response.status)`)
 	p.wait("true")
 	p.expectFailures("404")
 }
@@ -223,13 +209,8 @@ func (s *shop) unknown(t *testing.T) {
 func (s *shop) phone(t *testing.T) {
 	for _, path := range written {
 		p := s.visit(t, path, look{width: 320, height: 800})
-		if got := get[int64](p, "document.documentElement.scrollWidth"); got > 320 {
-			widest := get[string](p, `[...document.querySelectorAll("main *")].find((e) => e.getBoundingClientRect().right > innerWidth + 1)?.outerHTML.slice(0, 200) ?? ""`)
-			t.Errorf("%s is %d pixels wide in a window of 320: %s", path, got, widest)
-		}
-		if visible := get[string](p, `getComputedStyle(document.querySelector("#sidebar")).visibility`); visible != "hidden" {
-			t.Errorf("%s: the menu is open", path)
-		}
+		p.fits("in a window of 320 pixels")
+		has(p, "hidden", `getComputedStyle(document.querySelector("#sidebar")).visibility`)
 	}
 	moving := s.visit(t, "/docs/lists", look{width: 390, height: 844, motion: true})
 	moving.click(".menu-button")
@@ -253,12 +234,8 @@ func (s *shop) phone(t *testing.T) {
 func (s *shop) withoutScripts(t *testing.T) {
 	p := s.visit(t, "/docs/reference/store", look{width: 390, height: 844, plain: true})
 	t.Cleanup(func() { p.expectFailures("of a Script") }) // the browser does not load scripts
-	if got := get[int64](p, "document.documentElement.scrollWidth"); got > 390 {
-		t.Errorf("the page is %d pixels wide", got)
-	}
-	if p.count(".try-button, [role=tab]") > 0 {
-		t.Error("the scripts run")
-	}
+	p.fits("without scripts")
+	p.counts(0, ".try-button, [role=tab]")
 	if got := get[[]string](p, `[...document.querySelectorAll("button")].filter((e) => e.checkVisibility()).map((e) => e.className)`); len(got) > 0 {
 		t.Errorf("buttons that do nothing are visible: %v", got)
 	}
@@ -270,7 +247,5 @@ func (s *shop) withoutScripts(t *testing.T) {
 	})()`); !reached {
 		t.Error("the first link of the sidebar is not in view")
 	}
-	if covered := get[bool](p, `document.querySelector("#sidebar").getBoundingClientRect().bottom > document.querySelector("#content").getBoundingClientRect().top`); covered {
-		t.Error("the sidebar covers the page")
-	}
+	has(p, false, `document.querySelector("#sidebar").getBoundingClientRect().bottom > document.querySelector("#content").getBoundingClientRect().top`)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 
@@ -59,5 +60,15 @@ func Same[T any](t testing.TB, first, second T, format string, args ...any) {
 	t.Helper()
 	if diff := cmp.Diff(first, second); diff != "" {
 		t.Errorf("%s:\n%s", fmt.Sprintf(format, args...), diff)
+	}
+}
+
+// Contains fails the test unless a text has all parts. The failure says which text it is.
+func Contains(t testing.TB, what, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%s does not contain %q:\n%s", what, part, text)
+		}
 	}
 }
