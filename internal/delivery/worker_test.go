@@ -23,6 +23,7 @@ import (
 	"petstore/internal/delivery"
 	"petstore/internal/egress"
 	"petstore/internal/event"
+	"petstore/internal/pgtest"
 	"petstore/internal/standardwebhooks"
 	"petstore/internal/tools/need"
 )
@@ -375,19 +376,7 @@ func TestHangingWebhooks(t *testing.T) {
 // hanging returns the URL of a receiver that never responds.
 func hanging(t testing.TB) string {
 	t.Helper()
-	var config net.ListenConfig
-	listener := need.Value(config.Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { conn.Close() })
-		}
-	}()
-	return "http://" + listener.Addr().String()
+	return "http://" + pgtest.ServeTCP(t, func(net.Conn) { <-t.Context().Done() })
 }
 
 // TestStoppedWorker: another worker sends the deliveries again that a stopped worker had

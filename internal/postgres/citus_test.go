@@ -18,7 +18,6 @@ import (
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/tools/need"
-	"petstore/migrations"
 )
 
 // literals are values of the parameters of queries, by the OID of their type. A text is
@@ -303,10 +302,9 @@ ALTER TABLE visits DROP CONSTRAINT visits_account_id_fkey;
 			t.Errorf("%s has %s", name, broken)
 		}
 	}
-	files := need.Value(fs.Glob(migrations.FS, "*.sql"))(t)
-	for _, name := range files {
-		text := need.Value(fs.ReadFile(migrations.FS, name))(t)
-		all[name] = &fstest.MapFile{Data: text}
+	_, texts := allMigrations(t)
+	for name, text := range texts {
+		all[name] = &fstest.MapFile{Data: []byte(text)}
 	}
 	return all
 }

@@ -44,7 +44,6 @@ type pipe struct {
 // ends.
 func startProxy(t *testing.T, databaseURL string) *proxy {
 	t.Helper()
-	listener := listening(t)
 	parsed := need.Value(url.Parse(databaseURL))(t)
 	config := need.Value(pgx.ParseConfig(databaseURL))(t)
 	query := parsed.Query()
@@ -52,21 +51,13 @@ func startProxy(t *testing.T, databaseURL string) *proxy {
 		query.Del(name)
 	}
 	query.Set("sslmode", "disable")
+	p := &proxy{}
+	p.leadTo(t, databaseURL)
 	through := url.URL{
-		Scheme: "postgres", Host: listener.Addr().String(), Path: "/" + config.Database,
+		Scheme: "postgres", Host: pgtest.ServeTCP(t, p.carry), Path: "/" + config.Database,
 		User: url.UserPassword(config.User, config.Password), RawQuery: query.Encode(),
 	}
-	p := &proxy{url: through.String()}
-	p.leadTo(t, databaseURL)
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go p.carry(conn)
-		}
-	}()
+	p.url = through.String()
 	return p
 }
 
@@ -91,8 +82,8 @@ func (p *proxy) swallow(mute bool) {
 	}
 }
 
+// carry forwards a connection, which [pgtest.ServeTCP] closes.
 func (p *proxy) carry(client net.Conn) {
-	defer client.Close()
 	p.mu.Lock()
 	network, address, one := p.network, p.address, &pipe{silent: p.mute}
 	p.pipes = append(p.pipes, one)
@@ -134,17 +125,26 @@ func anotherServer(t *testing.T, database string) string {
 	return cluster.URL(database)
 }
 
-// fill opens this many idle connections in a pool.
-func fill(t *testing.T, pool *postgres.DB, conns int) {
+// acquire takes this many connections of a pool.
+func acquire(t *testing.T, pool *postgres.DB, conns int) (held []*pgxpool.Conn) {
 	t.Helper()
-	var held []*pgxpool.Conn
 	for range conns {
-		conn := need.Value(pool.Pool().Acquire(t.Context()))(t)
-		held = append(held, conn)
+		held = append(held, need.Value(pool.Pool().Acquire(t.Context()))(t))
 	}
+	return held
+}
+
+// release gives connections back.
+func release(held []*pgxpool.Conn) {
 	for _, conn := range held {
 		conn.Release()
 	}
+}
+
+// fill opens this many idle connections in a pool.
+func fill(t *testing.T, pool *postgres.DB, conns int) {
+	t.Helper()
+	release(acquire(t, pool, conns))
 }
 
 // fails runs a statement that gets no response within 300 ms.

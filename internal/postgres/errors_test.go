@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ func stateOf(err error) string {
 	return ""
 }
 
-const foreignKeyViolation = "23503"
+const foreignKeyViolation, insufficientPrivilege = "23503", "42501"
 
 // anyState matches any SQLSTATE, because the client may see the broken connection
 // before it reads the server's message.
@@ -36,20 +37,16 @@ func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
 	pgtest.Exec(t, database.Pool, "CREATE TABLE ones (id int PRIMARY KEY, other int REFERENCES ones); INSERT INTO ones VALUES (1)")
-	exec := func(pool *postgres.DB, sql string) error {
-		_, err := pool.Exec(t.Context(), sql)
-		return err
-	}
+	absent := need.Value(url.Parse(database.URL))(t)
+	absent.Path = "/petstore_no_such_database"
 	for what, test := range map[string]struct {
-		fail      func(t *testing.T) error
+		url, sql  string                   // a statement, by default on the database above
+		fail      func(t *testing.T) error // instead
 		state     string
 		available bool
 		lost      bool // the connection
 	}{
-		"terminated connection": {lost: true, state: "57P01", fail: func(t *testing.T) error {
-			t.Helper()
-			return exec(open(t, database.URL, 1), "SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(60)")
-		}},
+		"terminated connection": {lost: true, state: "57P01", sql: "SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(60)"},
 		"connection terminated earlier": {lost: true, state: anyState, fail: func(t *testing.T) error {
 			t.Helper()
 			conn := need.Value(open(t, database.URL, 1).Pool().Acquire(t.Context()))(t)
@@ -62,23 +59,15 @@ func TestUnavailable(t *testing.T) {
 			t.Helper()
 			pool := open(t, database.URL, 1, "idle_in_transaction_session_timeout", "50ms")
 			idle := pgtest.Begin(t, pool.Pool())
+			const alive = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)"
 			eventually(t, "broken connection", func() bool {
-				alive := pgtest.Read[bool](t, database.Pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", idle.Conn().PgConn().PID())
-				return !alive
+				return !pgtest.Read[bool](t, database.Pool, alive, idle.Conn().PgConn().PID())
 			})
 			_, err := idle.Exec(t.Context(), "SELECT")
 			return err
 		}},
-		"dropped database": {state: "3D000", fail: func(t *testing.T) error {
-			t.Helper()
-			elsewhere := need.Value(url.Parse(database.URL))(t)
-			elsewhere.Path = "/petstore_no_such_database"
-			return exec(open(t, elsewhere.String(), 1), "SELECT")
-		}},
-		"connection refused": {fail: func(t *testing.T) error {
-			t.Helper()
-			return exec(open(t, closedPort, 1), "SELECT")
-		}},
+		"dropped database":   {state: "3D000", url: absent.String(), sql: "SELECT"},
+		"connection refused": {url: closedPort, sql: "SELECT"},
 		"deadline of the caller": {fail: func(t *testing.T) error {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -87,20 +76,22 @@ func TestUnavailable(t *testing.T) {
 			return err
 		}},
 
-		"unique violation": {available: true, state: "23505", fail: func(t *testing.T) error {
-			t.Helper()
-			return exec(open(t, database.URL, 1), "INSERT INTO ones VALUES (1)")
-		}},
+		"unique violation": {available: true, state: "23505", sql: "INSERT INTO ones VALUES (1)"},
 		"no rows": {available: true, fail: func(t *testing.T) error {
 			t.Helper()
 			return open(t, database.URL, 1).QueryRow(t.Context(), "SELECT WHERE false").Scan()
 		}},
-		"no error":      {available: true, fail: func(*testing.T) error { return nil }},
+		"no error":      {available: true, sql: "SELECT"},
 		"another error": {available: true, fail: func(*testing.T) error { return errors.New("another") }},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			err := test.fail(t)
+			var err error
+			if test.sql != "" {
+				_, err = open(t, cmp.Or(test.url, database.URL), 1).Exec(t.Context(), test.sql)
+			} else {
+				err = test.fail(t)
+			}
 			if got := stateOf(err); got != test.state && test.state != anyState {
 				t.Errorf("%v has the SQLSTATE %q, want %q", err, got, test.state)
 			}

@@ -11,11 +11,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -81,8 +81,7 @@ func TestServingRoleChangesOnlyRows(t *testing.T) {
 		"SELECT lo_create(0)", "SELECT lo_creat(-1)", "SELECT lo_from_bytea(0, 'mine')", "SELECT lo_import('/etc/passwd')",
 	} {
 		_, err := pool.Exec(t.Context(), statement)
-		const insufficientPrivilege = "42501"
-		if rejected, ok := errors.AsType[*pgconn.PgError](err); !ok || rejected.Code != insufficientPrivilege {
+		if stateOf(err) != insufficientPrivilege {
 			t.Errorf("%s: %v", statement, err)
 		}
 	}
@@ -148,17 +147,16 @@ func TestGrantServing(t *testing.T) {
 		}
 	}
 
-	const processes = 5
-	failed := make(chan error, processes)
-	for range processes {
+	var grants sync.WaitGroup
+	for range 5 {
 		migrations := openMigrations(t, s.OwnerURL)
-		go func() { failed <- migrations.GrantServing(t.Context(), s.role) }()
+		grants.Go(func() {
+			if err := migrations.GrantServing(t.Context(), s.role); err != nil {
+				t.Errorf("concurrent grant: %v", err)
+			}
+		})
 	}
-	for range processes {
-		if err := <-failed; err != nil {
-			t.Errorf("concurrent grant: %v", err)
-		}
-	}
+	grants.Wait()
 
 	pgtest.Exec(t, s.Pool, `
 		INSERT INTO goose_db_version (version_id, is_applied) SELECT max(version_id) + 1, true FROM goose_db_version;
@@ -277,8 +275,7 @@ func (p *preparedQueries) rejected(t *testing.T, without string) (names []string
 			_, err := savepoint.Exec(t.Context(), explain)
 			return err
 		})
-		const insufficientPrivilege = "42501"
-		if rejected, ok := errors.AsType[*pgconn.PgError](err); ok && rejected.Code == insufficientPrivilege {
+		if stateOf(err) == insufficientPrivilege {
 			if names = append(names, name); without != "" {
 				return names
 			}

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"fmt"
-	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
-	"petstore/migrations"
 )
 
 // storeTables are the tables whose rows belong to an account.
@@ -83,10 +81,9 @@ func appendEvents(t *testing.T) map[string]string {
 // its migration.
 func newest(t *testing.T, function string) (text string) {
 	t.Helper()
-	files := need.Value(fs.Glob(migrations.FS, "*.sql"))(t)
-	for _, name := range files {
-		migration := need.Value(fs.ReadFile(migrations.FS, name))(t)
-		up, _, _ := strings.Cut(string(migration), "-- +goose Down")
+	names, texts := allMigrations(t)
+	for _, name := range names {
+		up, _, _ := strings.Cut(texts[name], "-- +goose Down")
 		if _, after, found := strings.Cut(up, "FUNCTION "+function+"("); found {
 			text = after
 		}

@@ -18,16 +18,25 @@ import (
 	"petstore/migrations"
 )
 
-// numbered returns the versions of all migrations, which count from 1.
-func numbered(t *testing.T) []int64 {
+// allMigrations returns all migrations, in their order.
+func allMigrations(t *testing.T) (names []string, texts map[string]string) {
 	t.Helper()
-	files, err := fs.Glob(migrations.FS, "*.sql")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("migrations %v: %v", files, err)
+	names, texts = need.Value(fs.Glob(migrations.FS, "*.sql"))(t), map[string]string{}
+	if len(names) < 12 {
+		t.Fatalf("the migrations are %q", names)
 	}
-	all := make([]int64, len(files))
-	for i := range all {
-		all[i] = int64(i + 1)
+	for _, name := range names {
+		texts[name] = string(need.Value(fs.ReadFile(migrations.FS, name))(t))
+	}
+	return names, texts
+}
+
+// numbered returns the versions of all migrations, which count from 1.
+func numbered(t *testing.T) (all []int64) {
+	t.Helper()
+	names, _ := allMigrations(t)
+	for i := range names {
+		all = append(all, int64(i+1))
 	}
 	return all
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -131,17 +130,11 @@ func TestFrozenNode(t *testing.T) {
 	}
 	running.Wait() // they have no other time limit
 	n.wantLost()
-	var taken []*pgxpool.Conn
-	for range maxConns {
-		conn := need.Value(n.Pool().Acquire(t.Context()))(t)
-		taken = append(taken, conn)
-	}
+	taken := acquire(t, n.DB, maxConns)
 	if err := n.run(n.second); !errors.Is(err, postgres.ErrNodeLost) {
 		t.Errorf("a statement waits for a connection, although its node is lost: %v", err)
 	}
-	for _, conn := range taken {
-		conn.Release()
-	}
+	release(taken)
 	thaw()
 	eventually(t, "the node works", func() bool { return n.run(n.second) == nil })
 	if n.HasLostNode() {

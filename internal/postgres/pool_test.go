@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/url"
 	"testing"
@@ -36,14 +37,8 @@ const closedPort = "postgres://petstore@127.0.0.1:1/petstore?sslmode=disable"
 // mute returns the URL of a server that accepts connections and sends nothing.
 func mute(t *testing.T) string {
 	t.Helper()
-	return "postgres://petstore@" + listening(t).Addr().String() + "/petstore?sslmode=disable"
-}
-
-func listening(t *testing.T) net.Listener {
-	t.Helper()
-	listener := need.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
-	t.Cleanup(func() { listener.Close() })
-	return listener
+	silent := pgtest.ServeTCP(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	return "postgres://petstore@" + silent + "/petstore?sslmode=disable"
 }
 
 // eventually repeats a check until it succeeds, and fails the test after ten
@@ -264,15 +259,11 @@ func TestReadOnlyServer(t *testing.T) {
 	const conns = 3
 	pool := open(t, pgtest.New(t).DirectURL, conns)
 	pool.SetLastReset(time.Now().Add(time.Hour))
-	var held []*pgxpool.Conn
-	for range conns {
-		conn := need.Value(pool.Pool().Acquire(t.Context()))(t)
-		pgtest.Exec(t, conn, "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
-		held = append(held, conn)
-	}
+	held := acquire(t, pool, conns)
 	for _, conn := range held {
-		conn.Release()
+		pgtest.Exec(t, conn, "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
 	}
+	release(held)
 	write := func() error {
 		_, err := pool.Exec(t.Context(), "INSERT INTO accounts (name) VALUES (gen_random_uuid()::text)")
 		return err

@@ -335,9 +335,7 @@ func TestUnsuitableReplicas(t *testing.T) {
 	}
 	need.Background(t, replicas.Run)
 	eventually(t, "the primary has no connection", func() bool { return strings.Contains(replicas.Status(0).Problem, "the primary cannot be compared") })
-	for _, conn := range used {
-		conn.Release()
-	}
+	release(used)
 	eventually(t, "the standby of the primary is in rotation", func() bool { return replicas.Status(1).InRotation })
 	eventually(t, "the other one is no copy", func() bool { return strings.Contains(replicas.Status(0).Problem, "no copy of the primary") })
 	eventually(t, "the last one is another database", func() bool { return strings.Contains(replicas.Status(3).Problem, "names another database") })

@@ -12,7 +12,6 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
-	"petstore/migrations"
 )
 
 // These tests hold the rules of docs/decisions/0020-citus.md that need no Citus.
@@ -134,13 +133,9 @@ func withoutLiterals(sql string) string {
 
 func TestMigrationsSuitCitus(t *testing.T) {
 	t.Parallel()
-	files, err := fs.Glob(migrations.FS, "*.sql")
-	if err != nil || len(files) < 12 {
-		t.Fatalf("migrations %v: %v", files, err)
-	}
-	for _, name := range files {
-		text := need.Value(fs.ReadFile(migrations.FS, name))(t)
-		for _, broken := range brokenMigrationRules(name, string(text)) {
+	_, migrations := allMigrations(t)
+	for name, text := range migrations {
+		for _, broken := range brokenMigrationRules(name, text) {
 			t.Errorf("%s has %s", name, broken)
 		}
 	}
