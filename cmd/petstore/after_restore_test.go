@@ -32,7 +32,6 @@ func (c sender) send(method, target, body string, header ...string) exchanged {
 	return request.send(c.t)
 }
 
-// next returns the target of the next page.
 func (e exchanged) next(t *testing.T) string {
 	t.Helper()
 	match := regexp.MustCompile(`<([^>]*)>; rel="next"`).FindStringSubmatch(e.header.Get("Link"))

@@ -250,7 +250,6 @@ func TestArchiveOfNothing(t *testing.T) {
 	}
 }
 
-// packedWhole returns text as gzip.
 func packedWhole(text string) string {
 	var out strings.Builder
 	w := gzip.NewWriter(&out)

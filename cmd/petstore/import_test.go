@@ -45,20 +45,16 @@ func newStores(t *testing.T) func(*testing.T) *store {
 	}
 }
 
-// newStore creates a sandbox on a server.
 func newStore(t *testing.T, environ []string, base, account string) *store {
 	t.Helper()
 	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", account, "--sample", "empty", "--json"))
 	return &store{t, clientOf(base, sandbox.APIKey.Secret), t.TempDir()}
 }
 
-// url returns the URL of the server.
 func (s *store) url() string { return strings.TrimPrefix(s.environ[0], "PETSTORE_URL=") }
 
-// key returns the API key of the client.
 func (s *store) key() string { return strings.TrimPrefix(s.environ[1], "PETSTORE_API_KEY=") }
 
-// file writes a file, and returns its path.
 func (s *store) file(name, text string) string {
 	s.t.Helper()
 	path := filepath.Join(s.dir, name)
@@ -85,7 +81,6 @@ func (s *store) fails(args []string, want ...string) string {
 	return out
 }
 
-// rows exports a resource.
 func (s *store) rows(args ...string) []map[string]any {
 	s.t.Helper()
 	var rows []map[string]any
@@ -97,7 +92,6 @@ func (s *store) rows(args ...string) []map[string]any {
 	return rows
 }
 
-// names returns the sorted names of the pets.
 func (s *store) names() string {
 	var names []string
 	for _, pet := range s.rows("pets") {

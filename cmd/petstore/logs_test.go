@@ -2,11 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
@@ -24,17 +24,16 @@ func recordedSandbox(t *testing.T) (own, parent []string, base, id string) {
 }
 
 // awaitLogs repeats logs until it prints this number of lines, and returns them.
-func awaitLogs(t *testing.T, environ []string, number int, args ...string) []string {
+func awaitLogs(t *testing.T, environ []string, number int, args ...string) (lines []string) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; <-time.After(pollInterval) {
-		lines := strings.Split(strings.TrimSuffix(must(t, environ, append([]string{"logs"}, args...)...), "\n"), "\n")
-		if len(lines) == number && lines[0] != "" {
-			return lines
-		}
-		if len(lines) > number || time.Now().After(end) {
+	eventually(t, fmt.Sprintf("logs %q prints %d lines", args, number), func() bool {
+		lines = strings.Split(strings.TrimSuffix(must(t, environ, append([]string{"logs"}, args...)...), "\n"), "\n")
+		if len(lines) > number {
 			t.Fatalf("logs %q prints\n%s\nwant %d lines", args, strings.Join(lines, "\n"), number)
 		}
-	}
+		return len(lines) == number && lines[0] != ""
+	})
+	return lines
 }
 
 // TestLogs prints the requests of a sandbox in all forms.

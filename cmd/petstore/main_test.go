@@ -604,7 +604,6 @@ func (p *process) listening() string {
 	return p.expect("listening")
 }
 
-// address returns the address on which the program listens.
 func (p *process) address() string {
 	p.t.Helper()
 	return "http://" + regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(p.listening())

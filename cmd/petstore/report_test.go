@@ -20,11 +20,10 @@ func TestReport(t *testing.T) {
 	must(t, own, "api", "/pets?limit=1")
 	must(t, own, "api", "/pets/1") // is deprecated
 	var r report.Report
-	for end := time.Now().Add(patience); r.Requests < 2; <-time.After(pollInterval) {
-		if r = fromJSON[report.Report](t, must(t, own, "report", "--json")); time.Now().After(end) {
-			t.Fatalf("the report is %+v", r)
-		}
-	}
+	eventually(t, "the report has both requests", func() bool {
+		r = fromJSON[report.Report](t, must(t, own, "report", "--json"))
+		return r.Requests >= 2
+	})
 	if r.Status != report.Warning || len(r.Results) != len(report.Rules) || !strings.HasPrefix(r.Results[0].Guide, base+"/docs/") {
 		t.Errorf("the report is %+v", r)
 	}

@@ -169,7 +169,6 @@ func (r httpRequest) send(t *testing.T) exchanged {
 	return got
 }
 
-// get sends a GET.
 func get(t *testing.T, url, key string) exchanged {
 	t.Helper()
 	return httpRequest{method: http.MethodGet, url: url, key: key}.send(t)
@@ -199,7 +198,6 @@ func post(t *testing.T, url, key, body string) (location string) {
 	return got.header.Get("Location")
 }
 
-// readFile returns the text of a file.
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	text := need.Value(os.ReadFile(path))(t)
@@ -212,7 +210,6 @@ func writeFile(t *testing.T, path, text string) {
 	need.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	awaitWithin(t, patience, what, holds)

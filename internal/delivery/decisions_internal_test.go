@@ -495,7 +495,6 @@ func (accepting) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
 }
 
-// scrape returns the value of a metric.
 func scrape(t *testing.T, w *Worker, name string) string {
 	t.Helper()
 	recorder := httptest.NewRecorder()

@@ -85,7 +85,6 @@ func (f *feed) open() *postgres.DB {
 	return database
 }
 
-// options returns the options of a worker.
 func (f *feed) options() delivery.Options {
 	f.t.Helper()
 	return delivery.Options{
@@ -139,7 +138,6 @@ func (f *feed) webhook(url string, types ...string) string {
 	return id
 }
 
-// emit appends events to the feed.
 func (f *feed) emit(events ...event.Event) {
 	f.t.Helper()
 	need.Value(postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
@@ -324,14 +322,12 @@ func (r *receiver) note(request *http.Request) {
 	r.most = max(r.most, r.running)
 }
 
-// got returns the requests so far.
 func (r *receiver) got() []received {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]received(nil), r.requests...)
 }
 
-// count returns the number of requests so far.
 func (r *receiver) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

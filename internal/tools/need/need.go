@@ -1,4 +1,4 @@
-// Package need has what most tests need: values without errors, servers and goroutines.
+// Package need has what most tests need: values without errors, servers, goroutines and comparisons.
 package need
 
 import (
@@ -39,8 +39,8 @@ func Server(t testing.TB, handle http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// Background calls a function in a goroutine. stop ends its context and waits for its end, at the
-// latest when the test ends.
+// Background calls a function in a goroutine, whose context ends with the test, or when stop is called.
+// Both wait for the end of the function.
 func Background(t testing.TB, run func(context.Context)) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -54,8 +54,8 @@ func Background(t testing.TB, run func(context.Context)) (stop func()) {
 	return stop
 }
 
-// Same fails the test if two values differ. The text says what they are and which one comes first, such
-// as "partitions (-want +got)".
+// Same fails the test if two values differ. The text says what they are, such as "partitions (-want +got)",
+// and which one comes first.
 func Same[T any](t testing.TB, first, second T, format string, args ...any) {
 	t.Helper()
 	if diff := cmp.Diff(first, second); diff != "" {
