@@ -42,9 +42,7 @@ func (r *response) wantSecret() apiKey {
 	if cache := r.header.Get("Cache-Control"); cache != "no-store" || r.header.Get("ETag") != "" {
 		r.t.Errorf("%s: a response with a secret has Cache-Control %q and ETag %q", r.what, cache, r.header.Get("ETag"))
 	}
-	if location := r.header.Get("Location"); location != keyPath(made.ID) {
-		r.t.Errorf("%s: key %d has the Location %q", r.what, made.ID, location)
-	}
+	r.wantHeader("Location", keyPath(made.ID))
 	secret, err := auth.ParseSecret(made.Secret)
 	if err != nil || secret.Prefix() != made.Prefix {
 		r.t.Errorf("%s: the secret is malformed or does not start with the prefix %s: %v", r.what, made.Prefix, err)
@@ -75,9 +73,7 @@ func (p *petstore) wantWork(want map[string]bool) {
 	for secret := range want {
 		got[secret] = p.works(secret)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		p.t.Errorf("accepted secrets (-want +got):\n%s", diff)
-	}
+	wantEqual(p.t, want, got, "accepted secrets")
 }
 
 // keys returns the keys of the client's account by id.
@@ -110,9 +106,7 @@ func TestAccount(t *testing.T) {
 			key.CreatedAt.Before(began) || key.ExpiresAt != nil || key.LastUsedAt != nil || key.RevokedAt != nil {
 			t.Errorf("key: %s", resp.body)
 		}
-		if cache := resp.header.Get("Cache-Control"); cache != "private, no-store" {
-			t.Errorf("Cache-Control %q", cache)
-		}
+		resp.wantHeader("Cache-Control", "private, no-store")
 	}
 }
 
@@ -128,9 +122,7 @@ func TestCreateAPIKey(t *testing.T) {
 	}
 	names := append([]string{"x", "ci / é 漢 🐶", "\u3000a\u00A0", strings.Repeat("🐶", 100)}, awkwardNames...)
 	for _, name := range names {
-		if got := p.makeKey(name, "read").Name; got != name {
-			t.Errorf("the name %q was returned as %q", name, got)
-		}
+		wantEqual(t, name, p.makeKey(name, "read").Name, "the returned name")
 	}
 }
 
@@ -195,9 +187,7 @@ func TestAPIKeyBodies(t *testing.T) {
 			p.in(t).post(test.target, test.body).wantViolations("validation_failed", test.want...)
 		})
 	}
-	if after := len(p.keys()); after != before {
-		t.Errorf("%d keys, want %d as before", after, before)
-	}
+	wantEqual(t, before, len(p.keys()), "keys, as before")
 }
 
 // TestRotationWithoutABody: an absent body is the same as {} and needs no
@@ -287,9 +277,7 @@ func TestListAPIKeys(t *testing.T) {
 		return []any{p.accountID(), fmt.Sprint(i), "read", "petstore_00000000", hash[:]}
 	})
 	for target, want := range map[string]int{"": 50, "?limit=200": 200} {
-		if got := len(decode[[]json.RawMessage](p.get(keysPath + target).want(200))); got != want {
-			t.Errorf("%q: %d keys, want %d", target, got, want)
-		}
+		wantEqual(t, want, len(decode[[]json.RawMessage](p.get(keysPath+target).want(200))), "keys of %q", target)
 	}
 }
 
@@ -307,9 +295,7 @@ func TestRotate(t *testing.T) {
 		t.Errorf("rotated key (-want +got):\n%s", diff)
 	}
 	want.Secret = ""
-	if diff := cmp.Diff(want, p.keys()[first.ID]); diff != "" {
-		t.Errorf("key in the list (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, p.keys()[first.ID], "key in the list")
 	p.wantWork(map[string]bool{first.Secret: true, second.Secret: true})
 
 	// the key that signs the request
@@ -397,9 +383,7 @@ func TestAdminsRevokeEachOther(t *testing.T) {
 	}
 	statuses := []int{responses[0].status, responses[1].status}
 	slices.Sort(statuses)
-	if diff := cmp.Diff([]int{204, 409}, statuses); diff != "" {
-		t.Errorf("statuses (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []int{204, 409}, statuses, "statuses")
 }
 
 // TestRevokedWhileTheBodyArrives checks that a request does nothing when its key
@@ -410,15 +394,11 @@ func TestRevokedWhileTheBodyArrives(t *testing.T) {
 	writer := p.makeKey("writer", "write")
 	finish := p.as(writer.Secret).slowly()
 	p.del(keyPath(writer.ID)).want(204)
-	if status := finish(); status != 401 {
-		t.Errorf("status %d, want 401", status)
-	}
+	wantEqual(t, 401, finish(), "the status with a revoked key")
 	if finish := p.slowly(); finish() != 202 {
 		t.Error("a slow body with a valid key was rejected")
 	}
-	if got := p.count("messages"); got != 1 {
-		t.Errorf("%d messages were stored, want 1", got)
-	}
+	wantEqual(t, 1, p.count("messages"), "stored messages")
 }
 
 // TestRevokedWhileALockIsHeld: a change of keys or sandboxes has no effect when its key was revoked while
@@ -574,18 +554,12 @@ func TestChangesOfOtherKeys(t *testing.T) {
 		return after - before
 	}
 	lookups()
-	wantNone := func(what string) {
-		t.Helper()
-		if got := lookups(); got != 0 {
-			t.Errorf("after %s: %d lookups of a key of another account, want 0", what, got)
-		}
-	}
 	p.post(rotatePath(key.ID), nil).wantSecret()
-	wantNone("a rotation")
+	wantEqual(t, 0, lookups(), "lookups of a key of another account after a rotation")
 	p.del(keyPath(key.ID)).want(204)
-	wantNone("a revocation")
+	wantEqual(t, 0, lookups(), "lookups of a key of another account after a revocation")
 	p.del(sandbox.path()).want(204)
-	wantNone("the deletion of a sandbox")
+	wantEqual(t, 0, lookups(), "lookups of a key of another account after the deletion of a sandbox")
 }
 
 // TestRaceOfRotateAndRevoke: in any order, no secret works in the end.

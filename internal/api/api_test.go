@@ -509,12 +509,8 @@ func (r *response) wantError(status int, code string) *response {
 	if got.RequestID == "" || got.RequestID != r.header.Get("X-Request-Id") {
 		r.t.Errorf("%s: requestId %q differs from X-Request-Id %q", r.what, got.RequestID, r.header.Get("X-Request-Id"))
 	}
-	if contentType := r.header.Get("Content-Type"); contentType != "application/json" {
-		r.t.Errorf("%s: Content-Type %q", r.what, contentType)
-	}
-	if cache := r.header.Get("Cache-Control"); cache != "no-store" {
-		r.t.Errorf("%s: Cache-Control %q on an error", r.what, cache)
-	}
+	r.wantHeader("Content-Type", "application/json")
+	r.wantHeader("Cache-Control", "no-store")
 	return r
 }
 

@@ -288,9 +288,7 @@ func TestWarmServerNeedsNoConnection(t *testing.T) {
 		p.get("/livez").want(200)
 		p.get("/openapi.json").want(200)
 	}
-	if got := taken() - before; got != 0 {
-		t.Errorf("%d connections were acquired, want 0", got)
-	}
+	wantEqual(t, 0, taken()-before, "acquired connections")
 }
 
 // TestKeyLookups checks the metrics of the key cache.

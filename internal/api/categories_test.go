@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf16"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // utf16Of returns the code units with which JSON escapes a text.
@@ -40,9 +38,7 @@ func TestCategory(t *testing.T) {
 		{`{"name":"Hounds","description":null}`, category{dogs.ID, "Hounds", nil}},
 	} {
 		for _, resp := range []*response{p.patch(path, step.patch).want(200), p.get(path).want(200)} {
-			if diff := cmp.Diff(step.want, decode[category](resp)); diff != "" {
-				t.Errorf("%s after %s (-want +got):\n%s", resp.what, step.patch, diff)
-			}
+			wantEqual(t, step.want, decode[category](resp), "%s after %s", resp.what, step.patch)
 			// an absent description is omitted, an empty one is not
 			if got, want := strings.Contains(string(resp.body), "description"), step.want.Description != nil; got != want {
 				t.Errorf("%s after %s: %s", resp.what, step.patch, resp.body)

@@ -387,7 +387,5 @@ func TestSharedOrdersOutliveTheirClients(t *testing.T) {
 	leave()
 	s.pass()
 	s.await(0)
-	if left := s.inventory(pet).Quantity; left != 100-clients {
-		t.Errorf("%d of 100 units are left after %d orders", left, clients)
-	}
+	wantEqual(t, 100-clients, s.inventory(pet).Quantity, "units of 100 that are left after %d orders", clients)
 }

@@ -207,9 +207,7 @@ func TestLinks(t *testing.T) {
 	want = append(want, "/pets getInventoryItem", "/pets setInventory")
 	slices.Sort(linked)
 	slices.Sort(want)
-	if diff := cmp.Diff(want, linked); diff != "" {
-		t.Errorf("links (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, linked, "links")
 }
 
 // TestExamplesOfParameters: a client that sends all examples of an operation gets its
@@ -299,9 +297,7 @@ func TestRoutesAsDescribed(t *testing.T) {
 		route.Attributes &^= gate.AllNodes // about the database
 		routed[route.Method+" "+route.Path] = route
 	}
-	if diff := cmp.Diff(described, routed); diff != "" {
-		t.Errorf("routes (-openapi.yaml +server):\n%s", diff)
-	}
+	wantNoDiff(t, described, routed, "routes (-openapi.yaml +server)")
 }
 
 var (

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/api"
 	"petstore/internal/auth"
 )
@@ -72,9 +70,8 @@ func TestDeprecation(t *testing.T) {
 			{p.do(method, "/pets/1%3E%3B%20rel=next", nil), 400, said("", "/pets")},
 			{p.do(method, "/pets/1%0D%0ASet-Cookie:x", nil), 400, said("", "/pets")},
 		} {
-			if diff := cmp.Diff(test.want, deprecationOf(test.resp.want(test.status))); diff != "" {
-				t.Errorf("%s: %d: deprecation headers (-want +got):\n%s", test.resp.what, test.status, diff)
-			}
+			wantEqual(t, test.want, deprecationOf(test.resp.want(test.status)),
+				"%s: %d: deprecation headers", test.resp.what, test.status)
 		}
 	}
 	for _, resp := range []*response{

@@ -24,8 +24,6 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/docs/docstest"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 var docsPages = []string{
@@ -56,18 +54,12 @@ func TestDocs(t *testing.T) {
 		p.do("GET", path, nil, "If-None-Match", tags[""], "Accept-Encoding", "gzip").want(200)
 	}
 	for path, page := range map[string]string{"/docs/": "/docs", "/console/": "/console"} {
-		if got := p.get(path + "?x=1").want(308).header.Get("Location"); got != page {
-			t.Errorf("%s redirects to %q", path, got)
-		}
+		p.get(path+"?x=1").want(308).wantHeader("Location", page)
 	}
 	for _, path := range append(slices.Clone(docsPages), "/"+asset, "/docs/", "/console/") {
-		if got := p.do("OPTIONS", path, nil).want(204).header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
-			t.Errorf("OPTIONS %s: Allow %q", path, got)
-		}
+		p.do("OPTIONS", path, nil).want(204).wantHeader("Allow", "GET, HEAD, OPTIONS")
 		for _, method := range []string{"POST", "DELETE", "FOO"} {
-			if got := p.do(method, path, nil).wantError(405, "method_not_allowed").header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
-				t.Errorf("%s %s: Allow %q", method, path, got)
-			}
+			p.do(method, path, nil).wantError(405, "method_not_allowed").wantHeader("Allow", "GET, HEAD, OPTIONS")
 		}
 	}
 	for _, path := range []string{"/docs//", "/docs/index.html", "/docs/reference", "/docs/reference/Pets", "/docs/errors/", "/docs/assets", "/docs/assets/", "/docs/assets/0000000000000000/main.js", "/" + asset + "x", "/Docs"} {
@@ -85,9 +77,7 @@ func TestDocsAsMarkdown(t *testing.T) {
 	} {
 		page := p.do("GET", path, nil, "Accept", "text/markdown, text/html;q=0.9, */*;q=0.1").want(200)
 		want := strings.ReplaceAll(string(p.get(source.path).want(200).body), "](", "]("+source.folder)
-		if diff := cmp.Diff(want, string(page.body)); diff != "" {
-			t.Errorf("%s (-.md +Accept):\n%s", path, diff)
-		}
+		wantNoDiff(t, want, string(page.body), "%s (-.md +Accept)", path)
 		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(string(page.body), -1) {
 			target, err := (&url.URL{Path: path}).Parse(link[1])
 			if err != nil {
@@ -150,9 +140,7 @@ func TestEveryErrorIsExplained(t *testing.T) {
 		explained = append(explained, match[1]+" "+match[2])
 	}
 	slices.Sort(explained)
-	if diff := cmp.Diff(errorsInSource(t), explained); diff != "" {
-		t.Errorf("errors (-source +page):\n%s", diff)
-	}
+	wantNoDiff(t, errorsInSource(t), explained, "errors (-source +page)")
 	if silent := strings.Count(page, "**Remedy** \n"); silent > 0 {
 		t.Errorf("%d errors have no remedy", silent)
 	}
@@ -167,9 +155,7 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	}
 
 	described := slices.Sorted(maps.Keys(theContract().describedErrors()))
-	if diff := cmp.Diff(described, explained); diff != "" {
-		t.Errorf("errors (-openapi.yaml +page):\n%s", diff)
-	}
+	wantNoDiff(t, described, explained, "errors (-openapi.yaml +page)")
 }
 
 // TestLinksToErrors: each link to an error leads to its part of the page of errors. In a
@@ -291,9 +277,7 @@ func TestGuides(t *testing.T) {
 			withPrograms = append(withPrograms, strings.TrimSuffix(filepath.Base(page), ".md"))
 		}
 	}
-	if diff := cmp.Diff(withPrograms, tested); diff != "" {
-		t.Errorf("pages (-with programs to run +tested):\n%s", diff)
-	}
+	wantNoDiff(t, withPrograms, tested, "pages (-with programs to run +tested)")
 	for guide, programs := range guides {
 		sources := docstest.Programs(t, "../docs/pages/"+guide+".md")
 		for language, source := range sources {

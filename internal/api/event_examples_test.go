@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/db"
 	"petstore/internal/api"
 	feedevent "petstore/internal/event"
@@ -75,9 +73,8 @@ func TestEventExamples(t *testing.T) {
 	for _, one := range feedevent.Types {
 		meanings[string(one.Type)] = one.Text
 	}
-	if diff := cmp.Diff(meanings, components.Schemas["EventType"].Value.Extensions["x-enumDescriptions"]); diff != "" {
-		t.Errorf("texts of the types (-source +spec):\n%s", diff)
-	}
+	wantNoDiff(t, meanings, components.Schemas["EventType"].Value.Extensions["x-enumDescriptions"],
+		"texts of the types (-source +spec)")
 	examples := components.Examples
 	for _, kind := range feedevent.TypeNames() {
 		got, described := recorded[kind], examples[kind]
@@ -89,8 +86,7 @@ func TestEventExamples(t *testing.T) {
 		if described != nil {
 			want = plain(t, described.Value.Value)
 		}
-		if diff := cmp.Diff(constant("", want), constant("", any(got))); diff != "" {
-			t.Errorf("components.examples has another %s than %v (-example +recorded):\n%s", kind, got, diff)
-		}
+		wantNoDiff(t, constant("", want), constant("", any(got)),
+			"components.examples has another %s than %v (-example +recorded)", kind, got)
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	eventids "petstore/internal/event" // another file declares event
@@ -138,9 +136,7 @@ func TestEvents(t *testing.T) {
 		for _, e := range events {
 			got = append(got, e.text())
 		}
-		if diff := cmp.Diff(step.want, got); diff != "" {
-			t.Errorf("%s %s %s (-want +got):\n%s", step.method, step.target, step.body, diff)
-		}
+		wantEqual(t, step.want, got, "%s %s %s", step.method, step.target, step.body)
 	}
 	sent := p.post("/messages", object{"message": "Hello"}).want(202)
 	events, _ := p.feed(next)
@@ -150,9 +146,7 @@ func TestEvents(t *testing.T) {
 	p.under("one", "/messages", object{"message": "Again"}).want(202)
 	p.under("one", "/messages", object{"message": "Again"}).want(202)
 	all, _ := p.feed("/events?limit=7")
-	if got := len(all) - int(events[0].Sequence); got != 1 {
-		t.Errorf("a message and its replay have %d events", got)
-	}
+	wantEqual(t, 1, len(all)-int(events[0].Sequence), "events of a message and its replay")
 	wantNumbered(t, all)
 }
 
@@ -268,9 +262,7 @@ func TestFeedIsTheStore(t *testing.T) {
 	for _, e := range followed {
 		got.apply(t, e)
 	}
-	if diff := cmp.Diff(p.store(), got); diff != "" {
-		t.Errorf("the store and the copy made of %d events (-store +copy):\n%s", len(followed), diff)
-	}
+	wantNoDiff(t, p.store(), got, "the store and the copy made of %d events (-store +copy)", len(followed))
 }
 
 // change makes one change to a store, which may be refused.
@@ -331,9 +323,7 @@ func TestEventFilter(t *testing.T) {
 		for _, e := range events {
 			got = append(got, e.Type)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", target, diff)
-		}
+		wantEqual(t, want, got, "%s", target)
 	}
 	_, next := p.feed("/events?type=store.reset")
 	for _, wait := range []string{"wait=0", "wait=1"} { // the link goes on after the events of other types
@@ -415,9 +405,7 @@ func TestWaitForEvents(t *testing.T) {
 	if string(empty.body) != "[]" || empty.link("next") != got.link("next") {
 		t.Errorf("after the time: %s %v", empty.body, empty.header)
 	}
-	if n := p.server.WaitingForEvents(); n != 0 {
-		t.Errorf("%d requests wait", n)
-	}
+	wantEqual(t, 0, p.server.WaitingForEvents(), "waiting requests")
 }
 
 // stream is an open stream of events.

@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // listed has the path of what the sample shop lacks, for the operations that list it.
@@ -42,9 +40,8 @@ func (p *petstore) wantExample(s sample, output string) {
 			p.t.Fatalf("%v: %s", err, output)
 		}
 		want := plain(p.t, media.Example)
-		if diff := cmp.Diff(constant("", want), constant("", got)); diff != "" {
-			p.t.Errorf("the example of %s is not the response to its sample, which is %s (-example +response):\n%s", s.operationID, strings.TrimSpace(output), diff)
-		}
+		wantNoDiff(p.t, constant("", want), constant("", got),
+			"the example of %s is not the response to its sample, which is %s (-example +response)", s.operationID, strings.TrimSpace(output))
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
@@ -132,12 +131,8 @@ func TestEveryOperationRejects(t *testing.T) {
 func (r *response) wantUnavailable() {
 	r.t.Helper()
 	want := errorBody{Code: "unavailable", Message: "The service is unavailable at the moment. Retry after the time in Retry-After.", Status: 503, RequestID: r.header.Get("X-Request-Id")}
-	if diff := cmp.Diff(want, r.wantError(503, "unavailable").error()); diff != "" {
-		r.t.Errorf("%s: the Error (-want +got):\n%s", r.what, diff)
-	}
-	if after := r.header.Get("Retry-After"); after != "1" {
-		r.t.Errorf("%s: Retry-After %q", r.what, after)
-	}
+	wantEqual(r.t, want, r.wantError(503, "unavailable").error(), "%s: the Error", r.what)
+	r.wantHeader("Retry-After", "1")
 }
 
 // TestDatabaseUnavailable: every operation returns 503, for cached and for unknown
@@ -312,9 +307,7 @@ func TestDatabaseErrorsAreHidden(t *testing.T) {
 		id := "fault-" + o.described.OperationID
 		resp := p.ask(o, "X-Request-Id", id)
 		want := errorBody{Code: "internal_error", Message: "The server failed. Quote the request id when you report it.", Status: 500, RequestID: id}
-		if diff := cmp.Diff(want, resp.wantError(500, "internal_error").error()); diff != "" {
-			t.Errorf("the Error (-want +got):\n%s", diff)
-		}
+		wantEqual(t, want, resp.wantError(500, "internal_error").error(), "the Error")
 		if bytes.Contains(resp.body, []byte("relation")) {
 			t.Errorf("the response contains the text of the database: %s", resp.body)
 		}

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/docs/docstest"
 	"petstore/internal/pgtest"
 )
@@ -84,9 +82,7 @@ func TestHostileSamples(t *testing.T) {
 			}
 			want := slices.Sorted(slices.Values(messages))
 			slices.Sort(got)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("messages (-form +server):\n%s", diff)
-			}
+			wantNoDiff(t, want, got, "messages (-form +server)")
 			if keys := pgtest.Read[int](t, p.db, "SELECT count(*) FROM idempotency_keys WHERE account_id = $1 AND key = $2", p.accountID(), docstest.HostileKey+"0"); keys != 1 {
 				t.Errorf("%d idempotency keys", keys)
 			}

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/auth"
@@ -26,12 +24,8 @@ func TestReady(t *testing.T) {
 		"/readyz": {"status": "ok", "checks": object{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "ok"}},
 	} {
 		resp := p.get(target).want(200)
-		if diff := cmp.Diff(want, decode[object](resp)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", target, diff)
-		}
-		if cache := resp.header.Get("Cache-Control"); cache != "no-store" {
-			t.Errorf("%s: Cache-Control %q", target, cache)
-		}
+		wantEqual(t, want, decode[object](resp), "%s", target)
+		resp.wantHeader("Cache-Control", "no-store")
 	}
 }
 
@@ -41,9 +35,7 @@ func (p *petstore) wantNotReady(message string, checks map[string]string) {
 	p.t.Helper()
 	resp := p.as("").get("/readyz").wantError(503, "unavailable")
 	got := resp.error()
-	if diff := cmp.Diff(checks, got.Checks); diff != "" {
-		p.t.Errorf("checks (-want +got):\n%s", diff)
-	}
+	wantEqual(p.t, checks, got.Checks, "checks")
 	if !strings.Contains(got.Message, message) {
 		p.t.Errorf("the message %q does not contain %q", got.Message, message)
 	}
@@ -252,9 +244,7 @@ func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	p := startOn(t, database).with(func(o *api.Options) { o.DB, o.Now = pool, clock.now }).as("")
 	wantReads := func(want int64) {
 		t.Helper()
-		if got := reads.Load(); got != want {
-			t.Errorf("the database got %d queries, want %d", got, want)
-		}
+		wantEqual(t, want, reads.Load(), "queries that the database got")
 	}
 
 	for range 5 {

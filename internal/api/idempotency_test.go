@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
@@ -34,19 +33,14 @@ func (r *response) wantReplay(first *response) {
 		r.t.Errorf("%s: %d %s; the first response was %d %s", r.what, r.status, r.body, first.status, first.body)
 	}
 	for _, name := range []string{"Location", "ETag", "Content-Type", "Cache-Control"} {
-		if diff := cmp.Diff(first.header.Values(name), r.header.Values(name)); diff != "" {
-			r.t.Errorf("%s: %s (-first +replay):\n%s", r.what, name, diff)
-		}
+		wantNoDiff(r.t, first.header.Values(name), r.header.Values(name), "%s: %s (-first +replay)", r.what, name)
 	}
 }
 
 // wantFresh fails the test unless the response has this status and is not a replay.
 func (r *response) wantFresh(status int) *response {
 	r.t.Helper()
-	if replayed := r.want(status).header.Get("Idempotent-Replayed"); replayed != "" {
-		r.t.Errorf("%s: Idempotent-Replayed %q", r.what, replayed)
-	}
-	return r
+	return r.want(status).wantHeader("Idempotent-Replayed", "")
 }
 
 // count counts the rows of a table that belong to the test and satisfy all conditions.
@@ -90,9 +84,7 @@ func TestReplay(t *testing.T) {
 		for _, server := range []*petstore{p, another} {
 			server.under(key, one.target, one.body).wantReplay(first)
 		}
-		if after := p.count(one.table); after != before+1 {
-			t.Errorf("POST %s created %d", one.target, after-before)
-		}
+		wantEqual(t, before+1, p.count(one.table), "rows after POST %s", one.target)
 
 		// other bytes are another request, even with the same meaning
 		for _, body := range []string{one.other, one.body + " "} {
@@ -118,9 +110,7 @@ func TestIdempotencyKeysBelongToAnAPIKey(t *testing.T) {
 	first := p.under("x", "/messages", body).wantFresh(202)
 	p.as(p.newKey("tester", auth.Write)).under("x", "/messages", body).wantFresh(202)
 	p.under("x", "/messages", body).wantReplay(first)
-	if got := p.count("messages"); got != 2 {
-		t.Errorf("%d messages, want 2", got)
-	}
+	wantEqual(t, 2, p.count("messages"), "messages")
 }
 
 // TestErrorsFreeTheKey: only successful responses are stored. After an error the
@@ -274,15 +264,11 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 		p.holding("x", func() {
 			for _, body := range []string{one.body, one.other} {
 				resp := p.under("x", one.target, body).wantError(409, "idempotency_in_progress")
-				if after := resp.header.Get("Retry-After"); after != "1" {
-					t.Errorf("Retry-After %q", after)
-				}
+				resp.wantHeader("Retry-After", "1")
 			}
 			p.under("x", one.target, "{}").wantError(400, "validation_failed")
 		})
-		if after := p.count(one.table); after != before {
-			t.Errorf("POST %s created %d", one.target, after-before)
-		}
+		wantEqual(t, before, p.count(one.table), "rows after POST %s", one.target)
 	}
 	p.holding("x", func() {
 		p.under("X", "/messages", object{"message": "another key"}).wantFresh(202)
@@ -421,18 +407,12 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 			t.Errorf("locked the sweep: %t, %v", locked, err)
 		}
 		p.sweepKeys()
-		if left := p.count("idempotency_keys"); left != 26 {
-			t.Errorf("%d stored responses are left while another process sweeps, want 26", left)
-		}
+		wantEqual(t, 26, p.count("idempotency_keys"), "stored responses that are left while another process sweeps")
 		pgtest.Rollback(t, tx)
 		p.sweepKeys()
-		if left := p.count("idempotency_keys"); left != 1 {
-			t.Errorf("%d stored responses are left, want 1", left)
-		}
+		wantEqual(t, 1, p.count("idempotency_keys"), "stored responses that are left")
 	})
-	if kept := p.count("idempotency_keys"); kept != 1 {
-		t.Errorf("%d stored responses are left, want 1", kept)
-	}
+	wantEqual(t, 1, p.count("idempotency_keys"), "stored responses that are left")
 	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
 }
 
@@ -451,7 +431,5 @@ func TestSweepIsAWrite(t *testing.T) {
 	if err := upkeep.SweepIdempotencyKeys(t.Context(), pool); err == nil {
 		t.Error("the sweep had a connection")
 	}
-	if got := pool.CanceledWrites(); got != 1 {
-		t.Errorf("%d writes did not get a connection, want 1, the sweep", got)
-	}
+	wantEqual(t, 1, pool.CanceledWrites(), "writes that did not get a connection: the sweep")
 }

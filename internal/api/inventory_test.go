@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/db"
 	"petstore/internal/pgtest"
 )
@@ -59,9 +57,7 @@ func TestInventorySummary(t *testing.T) {
 			p.stage(on(status, 0))
 		}
 		got := decode[map[string]int](p.get("/store/inventory/summary").want(200))
-		if diff := cmp.Diff(step.want, got); diff != "" {
-			t.Errorf("after %v (-want +got):\n%s", step.add, diff)
-		}
+		wantEqual(t, step.want, got, "after %v", step.add)
 	}
 }
 

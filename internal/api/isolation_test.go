@@ -200,9 +200,7 @@ func (r *response) wantAsAbsent(absent *response) {
 // wantRows fails the test unless all rows are as before.
 func (p *petstore) wantRows(before map[string][]string) {
 	p.t.Helper()
-	if diff := cmp.Diff(before, p.rows()); diff != "" {
-		p.t.Errorf("rows (-before +after):\n%s", diff)
-	}
+	wantNoDiff(p.t, before, p.rows(), "rows (-before +after)")
 }
 
 // eachPair runs a subtest for each pair of an owner and a client of another store.
@@ -245,9 +243,7 @@ func TestIDsOfOtherAccounts(t *testing.T) {
 				continue
 			}
 			foreign, absent := withIDs(t, o.path, owner.ids), withIDs(t, o.path, absentIDs)
-			if status := other.do(o.method, foreign, o.body).status; status != 404 {
-				t.Errorf("%s %s: status %d, want 404", o.method, foreign, status)
-			}
+			wantEqual(t, 404, other.do(o.method, foreign, o.body).status, "the status of %s %s", o.method, foreign)
 			for _, header := range [][]string{
 				nil, {"If-Match", owner.tag}, {"If-Match", "*"}, {"If-Match", other.tag}, {"If-None-Match", owner.tag}, {"If-None-Match", "*"}, {"Idempotency-Key", "one"},
 			} {
@@ -580,9 +576,8 @@ func TestConcurrentRequestsOfAccounts(t *testing.T) {
 				return
 			}
 			for i, p := range tenants {
-				if left := p.inventory(1).Quantity; left != int64(1000*(i+1)-each) {
-					t.Errorf("account %d has %d units left after %d orders", i, left, each)
-				}
+				wantEqual(t, int64(1000*(i+1)-each), p.inventory(1).Quantity,
+					"units of account %d that are left after %d orders", i, each)
 			}
 		})
 	}

@@ -31,16 +31,12 @@ func TestKnown(t *testing.T) {
 	} {
 		known.Store(0)
 		p.as(test.key).get(test.target).want(test.status)
-		if got := known.Load(); got != test.known {
-			t.Errorf("GET %s with the key %.8q: known %d times, want %d", test.target, test.key, got, test.known)
-		}
+		wantEqual(t, test.known, known.Load(), "known requests of GET %s with the key %.8q", test.target, test.key)
 	}
 	limited, _ := p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{}, count)
 	known.Store(0)
 	limited.get("/pets").want(200)
 	limited.get("/pets").want(429)
 	limited.post("/pets", object{}).want(429)
-	if got := known.Load(); got != 1 {
-		t.Errorf("with one token, %d of 3 requests were known, want 1", got)
-	}
+	wantEqual(t, 1, known.Load(), "known requests of 3 with one token")
 }

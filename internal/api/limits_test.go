@@ -18,8 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/db"
 	stores "petstore/internal/account"
 	"petstore/internal/admission"
@@ -55,9 +53,7 @@ func (p *petstore) limited(keys, failures ratelimit.Limit, change ...func(*api.O
 func (r *response) wantLimit(policy, state string) {
 	r.t.Helper()
 	got := [][]string{r.header.Values("RateLimit-Policy"), r.header.Values("RateLimit")}
-	if diff := cmp.Diff([][]string{{policy}, {state}}, got); diff != "" {
-		r.t.Errorf("%s: RateLimit-Policy and RateLimit (-want +got):\n%s", r.what, diff)
-	}
+	wantEqual(r.t, [][]string{{policy}, {state}}, got, "%s: RateLimit-Policy and RateLimit", r.what)
 }
 
 // wantNoLimit fails the test if the response has a rate limit header.
@@ -388,9 +384,7 @@ func TestAddressOfAClient(t *testing.T) {
 			if test.same {
 				want = []int{401, 429}
 			}
-			if diff := cmp.Diff(want, statuses); diff != "" {
-				t.Errorf("statuses (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, statuses, "statuses")
 		})
 	}
 	if _, err := api.New(api.Options{Options: gate.Options{DB: p.pool, TrustedProxies: []string{"proxy"}}}); err == nil {
@@ -626,9 +620,7 @@ func TestSandboxesShareLimits(t *testing.T) {
 			}
 			p.as(another).post("/messages", object{"message": "from another account"}).want(202)
 			for _, one := range finish {
-				if status := one(); status != 202 {
-					t.Errorf("a slow message: status %d, want 202", status)
-				}
+				wantEqual(t, 202, one(), "the status of a slow message")
 			}
 			p.post("/messages", object{"message": "again"}).want(202)
 		})
@@ -941,12 +933,9 @@ func TestLongQuery(t *testing.T) {
 		})
 	}
 	violations := p.get("/pets?" + strings.Repeat("id=1&", 1000) + "name=x").violations()
-	if diff := cmp.Diff([]string{"name too_many", "id too_many"}, violations); diff != "" {
-		t.Errorf("violations of 1001 parameters (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"id too_many"}, p.get("/pets?"+strings.Repeat("id=1&", 999)+"name=x").violations()); diff != "" {
-		t.Errorf("violations of 1000 parameters (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []string{"name too_many", "id too_many"}, violations, "violations of 1001 parameters")
+	wantEqual(t, []string{"id too_many"}, p.get("/pets?"+strings.Repeat("id=1&", 999)+"name=x").violations(),
+		"violations of 1000 parameters")
 }
 
 // patient starts another server with changed options for a test that holds a lock. Its requests
@@ -1055,9 +1044,7 @@ func TestPageBytes(t *testing.T) {
 	if got := len(resp.body); got < 480<<10 || got > 512<<10 {
 		t.Errorf("a page has %d bytes", got)
 	}
-	if got := len(walk[message](p, "/messages?limit=200")); got != messages {
-		t.Errorf("all pages have %d messages, want %d", got, messages)
-	}
+	wantEqual(t, messages, len(walk[message](p, "/messages?limit=200")), "messages of all pages")
 }
 
 // insertMessages inserts messages of the maximum size, 16 KB, into each store of the test.
@@ -1157,9 +1144,7 @@ func TestSlowReaders(t *testing.T) {
 	for _, key := range keys[1:] {
 		p.as(key).get(page).wantRejected(429, "too_many_concurrent_requests")
 	}
-	if got := p.get(recorded).status; got != 429 {
-		t.Errorf("a recorded request of 520 KB: status %d", got)
-	}
+	wantEqual(t, 429, p.get(recorded).status, "the status of a recorded request of 520 KB")
 	p.get("/messages/" + decode[[]message](p.as(another).get(page).want(200))[0].ID).want(200)
 	p.as(another).get(page).want(200)
 	leave()

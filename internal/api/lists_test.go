@@ -402,9 +402,7 @@ func TestListLimits(t *testing.T) {
 	count := func(target string) int { return len(decode[[]json.RawMessage](p.get(target).want(200))) }
 	for _, path := range []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages"} {
 		for target, want := range map[string]int{path: 50, path + "?limit=1": 1, path + "?limit=199": 199, path + "?limit=200": 200} {
-			if got := count(target); got != want {
-				t.Errorf("GET %s: %d items, want %d", target, got, want)
-			}
+			wantEqual(t, want, count(target), "items of GET %s", target)
 		}
 		p.get(path+"?limit=201").wantViolations("invalid_parameter", "limit out_of_range")
 	}
@@ -416,9 +414,7 @@ func TestListLimits(t *testing.T) {
 	if diff := gocmp.Diff(s.pets[:100], decode[[]pet](whole)); diff != "" || whole.link("next") != "" {
 		t.Errorf("a batch of 100, next %q (-want +got):\n%s", whole.link("next"), diff)
 	}
-	if got := count("/pets?limit=7&" + batch.Encode()); got != 7 {
-		t.Errorf("a batch with a limit of 7 has %d pets", got)
-	}
+	wantEqual(t, 7, count("/pets?limit=7&"+batch.Encode()), "pets of a batch with a limit of 7")
 	empty := start(t)
 	for _, path := range []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages"} {
 		if page := empty.get(path).want(200); string(page.body) != "[]" || page.link("next") != "" || page.link("first") == "" {

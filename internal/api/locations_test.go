@@ -44,9 +44,7 @@ func TestLocations(t *testing.T) {
 	}
 	slices.Sort(promised)
 	slices.Sort(followed)
-	if diff := cmp.Diff(promised, followed); diff != "" {
-		t.Errorf("operations with Location (-spec +followed):\n%s", diff)
-	}
+	wantNoDiff(t, promised, followed, "operations with Location (-spec +followed)")
 }
 
 // TestGetOne: a resource that is an item of a list has a path of its own with the same
@@ -72,9 +70,7 @@ func TestGetOne(t *testing.T) {
 			delete(item, "lastUsedAt") // this test uses the key
 			one := decode[map[string]json.RawMessage](found)
 			delete(one, "lastUsedAt")
-			if diff := cmp.Diff(item, one); diff != "" {
-				t.Errorf("GET %s (-listed +found):\n%s", path, diff)
-			}
+			wantNoDiff(t, item, one, "GET %s (-listed +found)", path)
 			if tag := found.header.Get("ETag"); tag != "" {
 				p.do("GET", path, nil, "If-None-Match", tag).want(304)
 			} else {

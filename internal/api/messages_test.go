@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/auth"
 )
 
@@ -24,9 +22,7 @@ func TestMessage(t *testing.T) {
 		t.Errorf("createdAt %s is not now", sent.CreatedAt)
 	}
 	got := p.get(queued.header.Get("Location")).want(200)
-	if diff := cmp.Diff(string(queued.body), string(got.body)); diff != "" {
-		t.Errorf("queued message and message read (-queued +read):\n%s", diff)
-	}
+	wantNoDiff(t, string(queued.body), string(got.body), "queued message and message read (-queued +read)")
 }
 
 func TestMessagesAreKeptAsSent(t *testing.T) {
@@ -34,18 +30,15 @@ func TestMessagesAreKeptAsSent(t *testing.T) {
 	p := start(t)
 	texts := append([]string{" ", "\t", "a\r\nb", "\u0001\u001B[31m\u007F\u0085"}, awkwardNames...)
 	for _, text := range texts {
-		if got := decode[message](p.post("/messages", object{"message": text}).want(202)).Message; got != text {
-			t.Errorf("%q was returned as %q", text, got)
-		}
+		wantEqual(t, text, decode[message](p.post("/messages", object{"message": text}).want(202)).Message,
+			"the returned message")
 	}
 	var listed []string
 	for _, one := range walk[message](p, "/messages?limit=20") {
 		listed = append(listed, one.Message)
 	}
 	slices.Reverse(texts) // newest first
-	if diff := cmp.Diff(texts, listed); diff != "" {
-		t.Errorf("list (-want +got):\n%s", diff)
-	}
+	wantEqual(t, texts, listed, "list")
 }
 
 // TestMessagesBelongToAnAccount: all keys of an account can read its messages, and
@@ -66,15 +59,9 @@ func TestMessagesBelongToAnAccount(t *testing.T) {
 	bobs := decode[message](bob.post("/messages", object{"message": "2"}).want(202)).ID
 	second := decode[message](alice.post("/messages", object{"message": "3"}).want(202)).ID
 
-	if diff := cmp.Diff([]string{second, first}, ids(aliceReads)); diff != "" {
-		t.Errorf("alice's messages (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{bobs}, ids(bob)); diff != "" {
-		t.Errorf("bob's messages (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{}, ids(p)); diff != "" {
-		t.Errorf("messages of the other account (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []string{second, first}, ids(aliceReads), "alice's messages")
+	wantEqual(t, []string{bobs}, ids(bob), "bob's messages")
+	wantEqual(t, []string{}, ids(p), "messages of the other account")
 	aliceReads.get("/messages/" + first).want(200)
 	bob.get("/messages/"+first).wantError(404, "message_not_found")
 	alice.get("/messages/"+bobs).wantError(404, "message_not_found")

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestPlaceOrder(t *testing.T) {
@@ -30,16 +28,10 @@ func TestPlaceOrder(t *testing.T) {
 			resp := p.post("/store/orders", test.body).want(201)
 			placed := decode[order](resp)
 			test.want.ID = placed.ID
-			if diff := cmp.Diff(test.want, placed); diff != "" {
-				t.Errorf("order (-want +got):\n%s", diff)
-			}
+			wantEqual(t, test.want, placed, "order")
 			location := fmt.Sprintf("/store/orders/%d", placed.ID)
-			if got := resp.header.Get("Location"); got != location {
-				t.Errorf("Location %q, want %q", got, location)
-			}
-			if diff := cmp.Diff(test.want, decode[order](p.get(location).want(200))); diff != "" {
-				t.Errorf("order at its Location (-want +got):\n%s", diff)
-			}
+			resp.wantHeader("Location", location)
+			wantEqual(t, test.want, decode[order](p.get(location).want(200)), "order at its Location")
 		})
 	}
 }
@@ -85,9 +77,7 @@ func TestCompleteOrderStaysComplete(t *testing.T) {
 	s := start(t).stage(on("pending", 0, 4))
 	want := order{ID: s.orders[0], PetID: s.pet, Quantity: 4, Complete: true}
 	completed := decode[order](s.run(completing(0)).want(200))
-	if diff := cmp.Diff(want, completed); diff != "" {
-		t.Errorf("order (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, completed, "order")
 
 	// Completing again changes neither the stock nor the status.
 	s.run(stocking(5)).want(200)
@@ -102,9 +92,7 @@ func TestCompleteOrderStaysComplete(t *testing.T) {
 	s.run(patchingOrder(0, `{"complete": false, "shipDate": "2026-12-24T09:30:00Z"}`)).wantError(409, "invalid_transition")
 	s.run(cancelling(0)).wantError(409, "order_complete")
 	s.run(patchingOrder(0, `{}`)).want(200)
-	if diff := cmp.Diff(want, s.order(0)); diff != "" {
-		t.Errorf("final order (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, s.order(0), "final order")
 	s.wantShelf(on("available", 0))
 }
 
@@ -180,9 +168,7 @@ func TestInvalidShipDate(t *testing.T) {
 				p.post("/store/orders", fmt.Sprintf(`{"petId": %d, "shipDate": %s}`, s.pet, test.sent)),
 				p.patch(s.orderPath(0), fmt.Sprintf(`{"shipDate": %s}`, test.sent)),
 			} {
-				if diff := cmp.Diff(want, resp.wantError(400, "validation_failed").violations()); diff != "" {
-					t.Errorf("%s: violations (-want +got):\n%s", resp.what, diff)
-				}
+				wantEqual(t, want, resp.wantError(400, "validation_failed").violations(), "%s: violations", resp.what)
 				leap := strings.Contains(resp.error().Errors[0].Message, "leap seconds are not supported")
 				if leap != strings.HasPrefix(test.name, "a leap second") {
 					t.Errorf("%s: %s", resp.what, resp.body)
@@ -308,9 +294,7 @@ func TestOrderBodies(t *testing.T) {
 		t.Run(test.method+" "+test.name, func(t *testing.T) {
 			target := map[string]string{"POST": "/store/orders", "PATCH": s.orderPath(0), "PUT": s.inventoryPath()}[test.method]
 			resp := s.in(t).do(test.method, target, test.body).wantError(400, "validation_failed")
-			if diff := cmp.Diff(test.want, resp.violations()); diff != "" {
-				t.Errorf("violations (-want +got):\n%s", diff)
-			}
+			wantEqual(t, test.want, resp.violations(), "violations")
 		})
 	}
 	s.wantShelf(on("available", 5, 4))

@@ -110,9 +110,7 @@ func TestOneResetAtATime(t *testing.T) {
 	}
 	second := reset(one[3])
 	for range 3 { // enough for a reset that does not wait
-		if status := <-reset(other[2]); status != 204 {
-			t.Errorf("a reset of another account: status %d, want 204", status)
-		}
+		wantEqual(t, 204, <-reset(other[2]), "the status of a reset of another account")
 	}
 	early := 0
 	select {
@@ -245,12 +243,8 @@ func TestUsedUpFaults(t *testing.T) {
 	p.setFaults(all...)
 	p.exec("UPDATE sandbox_faults SET matched = $1 WHERE account_id = $2", matched, id)
 	p.with(func(o *api.Options) { o.DB = pool }).get("/pets").want(200)
-	if got := statements.Load(); got != 1 {
-		t.Errorf("%d statements, want 1", got)
-	}
-	if diff := cmp.Diff(want, p.matched()); diff != "" {
-		t.Errorf("counts of the rules (-want +got):\n%s", diff)
-	}
+	wantEqual(t, 1, statements.Load(), "statements")
+	wantEqual(t, want, p.matched(), "counts of the rules")
 }
 
 // TestUsedUpFaultsAfterReset checks that rules that were used up apply again after a reset,

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/url"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // awkwardNames lists names that some layer between client and disk could mishandle.
@@ -34,9 +32,7 @@ func TestPet(t *testing.T) {
 	want := pet{ID: rex.ID, Name: "Rex", CategoryID: dogs, Status: "available"}
 	same := func(what string, got *response) {
 		t.Helper()
-		if diff := cmp.Diff(want, decode[pet](got.want(got.status))); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
+		wantEqual(t, want, decode[pet](got.want(got.status)), "%s", what)
 	}
 	same("created", created)
 	path := created.header.Get("Location")
@@ -87,9 +83,7 @@ func TestNamesAreKeptAsSent(t *testing.T) {
 	for _, name := range awkwardNames {
 		created := p.post("/pets", object{"name": name, "categoryId": home}).want(201)
 		stored := p.get(created.header.Get("Location")).want(200)
-		if got := decode[pet](stored).Name; got != name {
-			t.Errorf("%q was returned as %q", name, got)
-		}
+		wantEqual(t, name, decode[pet](stored).Name, "the returned name")
 		listed := p.get("/pets?name=" + url.QueryEscape(name)).want(200)
 		var found bool
 		for _, one := range decode[[]pet](listed) {
@@ -103,8 +97,6 @@ func TestNamesAreKeptAsSent(t *testing.T) {
 			escaped += fmt.Sprintf(`\u%04x`, unit)
 		}
 		patched := p.patch(created.header.Get("Location"), `{"name":"`+escaped+`"}`).want(200)
-		if got := decode[pet](patched).Name; got != name {
-			t.Errorf("%q with escapes was returned as %q", name, got)
-		}
+		wantEqual(t, name, decode[pet](patched).Name, "the returned name, which was sent with escapes")
 	}
 }

@@ -322,9 +322,7 @@ func (s *storm) rage(t *testing.T, workers, requests int, events ...stormEvent) 
 			t.Errorf("%s: never, so this test proves nothing", success)
 		}
 	}
-	if after := s.deadlocks(t); after != before {
-		t.Errorf("%d deadlocks", after-before)
-	}
+	wantEqual(t, before, s.deadlocks(t), "deadlocks, as before")
 	t.Log(s.seen)
 }
 

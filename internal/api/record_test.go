@@ -290,9 +290,7 @@ func TestObserver(t *testing.T) {
 	for _, one := range p.record(2) {
 		lines = append(lines, one.line())
 	}
-	if diff := cmp.Diff([]string{"GET /pets 503 injected_fault", "PUT /sandboxes/current/faults 200"}, lines); diff != "" {
-		t.Errorf("the record (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []string{"GET /pets 503 injected_fault", "PUT /sandboxes/current/faults 200"}, lines, "the record")
 }
 
 // TestRecordFilters: the filters of the list select exchanges, and pages of it have all of them.
@@ -321,9 +319,7 @@ func TestRecordFilters(t *testing.T) {
 			t.Errorf("%s: %d exchanges, counted %s, want %d", query, got, resp.header.Get("X-Total-Count"), want)
 		}
 	}
-	if diff := cmp.Diff(all, walk[recorded](p, ownRecord+"?limit=2")); diff != "" {
-		t.Errorf("the pages (-list +pages):\n%s", diff)
-	}
+	wantNoDiff(t, all, walk[recorded](p, ownRecord+"?limit=2"), "the pages (-list +pages)")
 	for _, query := range []string{"status=2x", "status=600", "status=4XX", "operation=nothing", "operation=listRequests", "after=1", "after=req_1_1", "before=latest", "apiKeyId=0", "limit=0", "sort=id"} {
 		p.get(ownRecord + "?" + query).want(400)
 	}
@@ -473,9 +469,7 @@ func TestPagesAfterLatest(t *testing.T) {
 				break
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("after %d requests (-want +got):\n%s", before, diff)
-		}
+		wantEqual(t, want, got, "after %d requests", before)
 	}
 }
 
@@ -577,9 +571,7 @@ func TestArchive(t *testing.T) {
 	p.post("/messages", "\xFF").want(400)
 	p.record(6)
 	resp := p.do("GET", ownRecord, nil, "Accept", "application/har+json").want(200)
-	if got := resp.header.Get("Content-Type"); got != "application/har+json" {
-		t.Errorf("Content-Type: %s", got)
-	}
+	resp.wantHeader("Content-Type", "application/har+json")
 	archive := decode[struct {
 		Log struct {
 			Version string
@@ -615,9 +607,7 @@ func TestArchive(t *testing.T) {
 		t.Errorf("a compressed response has %d and %d bytes, want %s and %d", got.BodySize, got.Content.Size, zipped.header.Get("Content-Length"), len(zipped.body))
 	}
 	query := []exchange.Header{{Name: "status", Value: "\uFFFD"}, {Name: "limit", Value: "%zz"}, {Name: "b"}, {Name: "a", Value: "  "}}
-	if diff := cmp.Diff(query, entries[3].Request.QueryString); diff != "" {
-		t.Errorf("the query (-want +got):\n%s", diff)
-	}
+	wantEqual(t, query, entries[3].Request.QueryString, "the query")
 	entries = entries[4:]
 	if read := entries[0]; read.Request.URL != p.url+"/pets?limit=1" || len(read.Request.QueryString) != 1 || read.Response.Content.Size != len(read.Response.Content.Text) || !strings.HasPrefix(read.Response.Content.Text, "[{") {
 		t.Errorf("the read is %+v", read)
@@ -680,9 +670,7 @@ func TestArchiveOfLargeExchanges(t *testing.T) {
 			}
 			got = append(got, page...)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("limit=%d (-want +got):\n%s", limit, diff)
-		}
+		wantEqual(t, want, got, "limit=%d", limit)
 	}
 	p.exec("UPDATE exchanges SET started_at = 'infinity' WHERE account_id = $1 AND number = 1", id)
 	read(ownRecord + "?limit=200")

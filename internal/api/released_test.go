@@ -155,8 +155,7 @@ func TestBreakingChanges(t *testing.T) {
 		{"It runs.", "It is alive.", ""},
 	} {
 		revision := load(strings.Replace(smallSpec, test.before, test.after, 1))
-		if got := strings.Join(breaking(load(smallSpec), revision), "\n"); got != test.want {
-			t.Errorf("%s instead of %s: %q, want %q", test.after, test.before, got, test.want)
-		}
+		wantEqual(t, test.want, strings.Join(breaking(load(smallSpec), revision), "\n"),
+			"%s instead of %s", test.after, test.before)
 	}
 }

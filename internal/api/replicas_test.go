@@ -170,9 +170,7 @@ func TestTokensOfWrites(t *testing.T) {
 		}
 	}
 	for _, other := range []*response{r.get("/pets").want(200), r.get("/readyz").want(200), r.del("/pets/9007199254740991").want(404), r.post("/pets", object{}).want(400)} {
-		if token := other.header.Get("Petstore-Consistency"); token != "" {
-			t.Errorf("%s has the token %s", other.what, token)
-		}
+		other.wantHeader("Petstore-Consistency", "")
 	}
 }
 
@@ -299,9 +297,7 @@ func TestOnlyWalksReadEnds(t *testing.T) {
 	for path, want := range map[string]bool{"/pets": true, "/pets?status=available": true, "/messages": true, "/events": false, "/pets?id=1": false} {
 		before := tracer.ends.Load()
 		r.want(path, "eventual", "[", true)
-		if got := tracer.ends.Load() > before; got != want {
-			t.Errorf("%s reads the position at its end: %t, want %t", path, got, want)
-		}
+		wantEqual(t, want, tracer.ends.Load() > before, "whether %s reads the position at its end", path)
 	}
 }
 

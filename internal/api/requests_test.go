@@ -71,9 +71,8 @@ func TestInvalidJSON(t *testing.T) {
 			p.in(t).post("/messages", body).wantError(400, "invalid_json")
 		})
 	}
-	if got := p.post("/categories", "").error().Message; got != "The body is empty. Send a JSON object." {
-		t.Errorf("for an empty body, the message is %q", got)
-	}
+	wantEqual(t, "The body is empty. Send a JSON object.", p.post("/categories", "").error().Message,
+		"the message for an empty body")
 	if left := decode[[]category](p.get("/categories").want(200)); len(left) > 0 {
 		t.Errorf("created all the same: %+v", left)
 	}
@@ -138,9 +137,7 @@ func TestBodySize(t *testing.T) {
 	chunked(padded("no length", maxBodyBytes)).want(201)
 	p.post("/categories", padded("length, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
 	chunked(padded("no length, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
-	if got := len(decode[[]category](p.get("/categories").want(200))); got != 2 {
-		t.Errorf("%d categories, want 2", got)
-	}
+	wantEqual(t, 2, len(decode[[]category](p.get("/categories").want(200))), "categories")
 }
 
 // TestViolations: the response lists every violation of a body, with its place.
@@ -242,9 +239,7 @@ func TestManyViolations(t *testing.T) {
 		fmt.Fprintf(&body, `,"unknown field %d":1`, i)
 	}
 	resp := p.post("/categories", body.String()+"}").wantError(400, "validation_failed")
-	if got := len(resp.violations()); got != 100 {
-		t.Errorf("%d violations are listed, want 100", got)
-	}
+	wantEqual(t, 100, len(resp.violations()), "listed violations")
 	p.post("/categories", `{"name":"x","`+strings.Repeat("long ", 10_000)+`":1}`).wantViolations("validation_failed", " unknown_field")
 }
 
@@ -330,9 +325,7 @@ func TestPrefixIsNoPattern(t *testing.T) {
 		for _, found := range walk[category](p, "/categories"+query("name", name)) {
 			got = append(got, found.Name)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("pets with the prefix %q (-want +got):\n%s", name, diff)
-		}
+		wantEqual(t, want, got, "pets with the prefix %q", name)
 	}
 	p.get("/categories" + query("name", "' OR 1=1 --")).want(200)
 }
@@ -591,9 +584,7 @@ func TestQueryParameters(t *testing.T) {
 		"/store/orders?shipDateTo=2026-01-01T00:00:00Z&sort=id": "`sort` must be one of `shipDate`, `-shipDate` with `shipDateFrom` or `shipDateTo`.",
 		"/store/orders?shipDateFrom=2016-12-31T23:59:60Z":       "`shipDateFrom` must not have the second 60, because leap seconds are not supported.",
 	} {
-		if got := p.get(target).want(400).error().Errors[0].Message; got != want {
-			t.Errorf("GET %s: %q, want %q", target, got, want)
-		}
+		wantEqual(t, want, p.get(target).want(400).error().Errors[0].Message, "the message of GET %s", target)
 	}
 	for _, target := range []string{"/pets?", "/pets?limit=200", "/pets?%6Cimit=1", "/pets?name=%3B", "/pets?name=a+b", "/livez?x=%FF", "/readyz?x", "/openapi.json?limit=0", "/openapi-3.1.json?a", "/openapi.yaml?a&a"} {
 		p.get(target).want(200)
@@ -708,9 +699,7 @@ func TestNulls(t *testing.T) {
 	}
 	slices.Sort(clearable)
 	want := []string{"PATCH /categories/{categoryId} /description", "PATCH /store/orders/{orderId} /shipDate", "PATCH /webhooks/{webhookId} /description"}
-	if diff := cmp.Diff(want, clearable); diff != "" {
-		t.Errorf("fields that null clears (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, clearable, "fields that null clears")
 	if fields < 25 {
 		t.Errorf("%d fields were tried", fields)
 	}

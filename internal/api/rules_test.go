@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -87,12 +86,8 @@ func (s scene) run(happen event) *response {
 // it.
 func (s scene) wantShelf(want shelf) {
 	s.t.Helper()
-	if diff := cmp.Diff(want, s.seen()); diff != "" {
-		s.t.Errorf("pet %d, as seen by clients (-want +got):\n%s", s.pet, diff)
-	}
-	if diff := cmp.Diff(want, s.stored()); diff != "" {
-		s.t.Errorf("pet %d, as stored (-want +got):\n%s", s.pet, diff)
-	}
+	wantEqual(s.t, want, s.seen(), "pet %d, as seen by clients", s.pet)
+	wantEqual(s.t, want, s.stored(), "pet %d, as stored", s.pet)
 }
 
 // seen returns the shelf as clients see it.

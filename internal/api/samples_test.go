@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
@@ -254,9 +253,8 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 	}
 	for _, route := range p.server.Routes() {
 		operation := route.Method + " " + route.Path
-		if diff := cmp.Diff([]string{"cURL", "JavaScript", "Python"}, langs[operation]); diff != "" {
-			t.Errorf("%s: languages of the samples (-want +got):\n%s", operation, diff)
-		}
+		wantEqual(t, []string{"cURL", "JavaScript", "Python"}, langs[operation],
+			"%s: languages of the samples", operation)
 	}
 }
 

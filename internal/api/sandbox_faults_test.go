@@ -136,9 +136,7 @@ func TestFaultRules(t *testing.T) {
 		`{"operation":"*","effect":"delay","delayMs":1,"probability":0.1,"seed":%d,"matched":0},`+
 		`{"operation":"placeOrder","effect":"close","when":"after","first":1,"probability":1,"seed":0,"matched":0}]}`, *seed)
 	for _, resp := range []*response{stored, p.get(ownFaults), p.get(byID), parent.get(byID)} {
-		if diff := cmp.Diff(want, string(resp.want(200).body)); diff != "" {
-			t.Errorf("%s: the rules (-want +got):\n%s", resp.what, diff)
-		}
+		wantNoDiff(t, want, string(resp.want(200).body), "%s: the rules (-want +got)", resp.what)
 	}
 	p.do("GET", ownFaults, nil, "If-None-Match", "*").want(304)
 	for _, method := range []string{"PUT", "DELETE"} {
@@ -149,9 +147,7 @@ func TestFaultRules(t *testing.T) {
 		func() { p.setFaults() },
 	} {
 		remove()
-		if got := string(p.get(ownFaults).want(200).body); got != `{"rules":[]}` {
-			t.Errorf("the deleted rules are %s", got)
-		}
+		wantEqual(t, `{"rules":[]}`, string(p.get(ownFaults).want(200).body), "the deleted rules")
 		p.del(ownFaults).want(204)
 		parent.put(byID, object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}).want(200)
 	}
@@ -257,9 +253,7 @@ func TestInjectedStatuses(t *testing.T) {
 		p.as("").get("/livez").want(200)
 		p.get("/nowhere").wantError(404, "route_not_found")
 	}
-	if diff := cmp.Diff(before, rows()); diff != "" {
-		t.Errorf("requests with injected errors changed the data (-before +after):\n%s", diff)
-	}
+	wantNoDiff(t, before, rows(), "requests with injected errors changed the data (-before +after)")
 }
 
 // TestFaultsComeAfterChecks: a request that fails an earlier check gets its error, and no
@@ -276,9 +270,7 @@ func TestFaultsComeAfterChecks(t *testing.T) {
 	p.as(reader.Reveal()).post("/store/orders", object{}).wantError(403, "insufficient_scope")
 	p.do("GET", "/pets", nil, "Accept", "text/html").wantError(406, "not_acceptable")
 	p.do("POST", "/store/orders", "{}", "Content-Type", "text/plain").wantError(400, "unsupported_content_type")
-	if diff := cmp.Diff([]int64{0}, p.matched()); diff != "" {
-		t.Errorf("counted requests (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []int64{0}, p.matched(), "counted requests")
 	p.post("/store/orders", "{").wantInjected(503, "0")
 	p.get("/pets?unheard=of").wantInjected(503, "0")
 }
@@ -303,20 +295,14 @@ func TestFaultSelection(t *testing.T) {
 	p.get("/categories").wantInjected(503, "2")
 	p.get("/messages").wantInjected(503, "2")
 	for _, want := range []string{"3", ""} {
-		if got := p.get("/pets").want(200).header.Get("Petstore-Fault"); got != want {
-			t.Errorf("Petstore-Fault is %q, want %q", got, want)
-		}
+		p.get("/pets").want(200).wantHeader("Petstore-Fault", want)
 	}
-	if diff := cmp.Diff([]int64{5, 1, 5, 2}, p.matched()); diff != "" {
-		t.Errorf("counted requests (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []int64{5, 1, 5, 2}, p.matched(), "counted requests")
 
 	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { return stores.Reset(t.Context(), db.New(tx), id) }); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]int64{0, 0, 0, 0}, p.matched()); diff != "" {
-		t.Errorf("counted requests after a reset (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []int64{0, 0, 0, 0}, p.matched(), "counted requests after a reset")
 	p.get("/pets").wantInjected(500, "0")
 }
 
@@ -407,9 +393,7 @@ func TestCloseBefore(t *testing.T) {
 	p.wantClosed("GET", "/pets", "")
 	p.wantClosed("HEAD", "/pets", "")
 	p.wantClosed("DELETE", fmt.Sprintf("/pets/%d", petID), "")
-	if got := p.inventory(petID).Quantity; got != 10 {
-		t.Errorf("the stock is %d, want 10", got)
-	}
+	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock")
 	p.do("POST", "/store/orders", object{"petId": petID, "quantity": 1}, "Idempotency-Key", "a").want(201)
 	if lines := p.logged("closed-before"); len(lines) != 1 || lines[0].Fault != "0/close" || lines[0].Status != 444 || lines[0].Level != "INFO" {
 		t.Errorf("the log has %+v", lines)
@@ -446,9 +430,7 @@ func TestCloseAfter(t *testing.T) {
 	if len(orders) != 1 || orders[0].ID != decode[order](replayed).ID || orders[0].Quantity != 3 {
 		t.Errorf("the orders are %+v, want the order of %s", orders, replayed.body)
 	}
-	if got := p.inventory(petID).Quantity; got != 100 {
-		t.Errorf("the stock is %d, want 100", got)
-	}
+	wantEqual(t, 100, p.inventory(petID).Quantity, "the stock")
 }
 
 // TestDelayOutlastsTimeout: the time of an injected delay does not count against the
@@ -531,9 +513,7 @@ func TestDelayHoldsNothing(t *testing.T) {
 	eventually(t, 8*time.Second, func() bool { return cmp.Equal(p.matched(), []int64{delayed / 2, delayed / 2}) })
 	// Long before the end of the delays. A poll of the positions takes one for a moment.
 	eventually(t, 2*time.Second, func() bool { return p.pool.Pool().Stat().AcquiredConns() == 0 })
-	if got := p.inventory(petID).Quantity; got != 10 {
-		t.Errorf("the stock is %d during the delays, want 10", got)
-	}
+	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock during the delays")
 	p.server.ShutDown()
 	for range delayed {
 		if err := <-done; err != nil {
@@ -602,18 +582,14 @@ func TestDelaysHaveAShare(t *testing.T) {
 			t.Fatal("no client was refused within a minute")
 		}
 		refused.wantError(429, "too_many_concurrent_requests")
-		if got := refused.header.Get("Petstore-Fault"); got != "" {
-			t.Errorf("Petstore-Fault is %q without a delay", got)
-		}
+		refused.wantHeader("Petstore-Fault", "") // it is not delayed
 	}
 	if got := p.matched()[0] + sibling.matched()[0]; got < share {
 		t.Errorf("%d requests were delayed, want at least %d", got, share)
 	}
 	p.get("/categories").want(200)
 	sibling.get("/categories").want(200)
-	if got := other.get("/pets").want(200).header.Get("Petstore-Fault"); got != "0" {
-		t.Errorf("another account: Petstore-Fault is %q, want 0", got)
-	}
+	other.get("/pets").want(200).wantHeader("Petstore-Fault", "0") // of another account
 	close(shutDown)
 	p.server.ShutDown() // ends the delays
 	for range share + 2*more {
@@ -659,9 +635,7 @@ func TestRevokedDuringDelay(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := p.inventory(petID).Quantity; got != 10 {
-		t.Errorf("the stock is %d, want 10", got)
-	}
+	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock")
 }
 
 // TestClientLeavesDuringDelay: the delay of a request ends when its client disconnects,
@@ -704,9 +678,7 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 			t.Errorf("%s: the metrics have %q s (%v), and the log %v ms with the delay", request.method, text, err, took)
 		}
 	}
-	if got := p.inventory(petID).Quantity; got != 10 {
-		t.Errorf("the stock is %d, want 10", got)
-	}
+	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock")
 }
 
 // TestReplacingFaults replaces rules while requests run: each request gets the fault of

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
 )
@@ -82,17 +80,11 @@ func TestSameIDs(t *testing.T) {
 		}
 	}
 	p.oneOfEach() // takes ids of the sequences
-	if diff := cmp.Diff(want, p.as(other.Key.Secret).story()); diff != "" {
-		t.Errorf("two forks (-one +other):\n%s", diff)
-	}
+	wantNoDiff(t, want, p.as(other.Key.Secret).story(), "two forks (-one +other)")
 	before := withoutTimes(inside.dump())
-	if diff := cmp.Diff(before, withoutTimes(p.as(other.Key.Secret).dump())); diff != "" {
-		t.Errorf("two forks (-one +other):\n%s", diff)
-	}
+	wantNoDiff(t, before, withoutTimes(p.as(other.Key.Secret).dump()), "two forks (-one +other)")
 	p.post(one.path()+"/reset", nil).want(204)
-	if diff := cmp.Diff(want, inside.story()); diff != "" {
-		t.Errorf("after a reset (-before +after):\n%s", diff)
-	}
+	wantNoDiff(t, want, inside.story(), "after a reset (-before +after)")
 	events, _ := inside.feed("/events")
 	fork, _ := p.as(other.Key.Secret).feed("/events")
 	if len(events) != 2*len(fork)+1 || events[len(fork)].Type != "store.reset" {
@@ -110,9 +102,7 @@ func TestSameIDs(t *testing.T) {
 	p.saveSample("later", other.ID)
 	for range 2 {
 		fork := p.as(p.newSandbox("fork", "later").Key.Secret)
-		if diff := cmp.Diff(before, withoutTimes(fork.dump())); diff != "" {
-			t.Errorf("a fork of a sample (-saved +fork):\n%s", diff)
-		}
+		wantNoDiff(t, before, withoutTimes(fork.dump()), "a fork of a sample (-saved +fork)")
 		placed := fork.post("/store/orders", object{"petId": 1}).want(201).header.Get("Location")
 		sent := fork.post("/messages", object{"message": "hello"}).want(202).header.Get("Location")
 		if placed != "/store/orders/1007" || sent != "/messages/msg_000000000000000000000000000003ec" {
@@ -140,12 +130,8 @@ func TestResetToASample(t *testing.T) {
 	p.saveSample("rex", source.ID)
 	inside.newPet("Igor", 1)
 	p.post(fork.path()+"/reset", nil).want(204)
-	if diff := cmp.Diff(want, string(inside.dump())); diff != "" {
-		t.Errorf("after a reset (-sample +got):\n%s", diff)
-	}
-	if got := decode[sandbox](p.get(fork.path()).want(200)).Sample; got != "rex" {
-		t.Errorf("the sample of the sandbox is %q", got)
-	}
+	wantNoDiff(t, want, string(inside.dump()), "after a reset (-sample +got)")
+	wantEqual(t, "rex", decode[sandbox](p.get(fork.path()).want(200)).Sample, "the sample of the sandbox")
 	if got := decode[[]pet](p.as(p.newSandbox("new", "rex").Key.Secret).get("/pets").want(200)); len(got) != 2 {
 		t.Errorf("a fork of the new sample has %+v", got)
 	}
@@ -168,17 +154,12 @@ func TestListSamples(t *testing.T) {
 			if (one.CreatedAt == nil) != one.BuiltIn || one.CreatedAt != nil && time.Since(*one.CreatedAt) > time.Hour {
 				t.Errorf("the sample %+v", one)
 			}
-			if diff := cmp.Diff(one, decode[savedSample](p.get(samplesPath+"/"+one.Name).want(200))); diff != "" {
-				t.Errorf("in the list (-), alone (+):\n%s", diff)
-			}
+			wantNoDiff(t, one, decode[savedSample](p.get(samplesPath+"/"+one.Name).want(200)),
+				"in the list (-), alone (+)")
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("limit %d (-want +got):\n%s", limit, diff)
-		}
+		wantEqual(t, want, got, "limit %d", limit)
 	}
-	if total := p.do("GET", samplesPath, nil, "Prefer", "count=exact").want(200).header.Get("X-Total-Count"); total != "6" {
-		t.Errorf("X-Total-Count %s, want 6", total)
-	}
+	p.do("GET", samplesPath, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "6")
 }
 
 // TestSampleBodies checks which names and sandboxes a new sample can have.
@@ -219,9 +200,7 @@ func TestSampleBodies(t *testing.T) {
 		p.post(samplesPath, object{"name": "a", "from": from}).wantError(422, "unknown_sandbox")
 	}
 	resp := p.post(samplesPath, object{"name": strings.Repeat("a", 50), "from": box.ID}).want(201)
-	if location := resp.header.Get("Location"); location != samplesPath+"/"+strings.Repeat("a", 50) {
-		t.Errorf("Location %q", location)
-	}
+	resp.wantHeader("Location", samplesPath+"/"+strings.Repeat("a", 50))
 	p.do("POST", samplesPath, object{"name": "0-", "from": box.ID}, "Idempotency-Key", "not valid").want(201)
 	for _, name := range []string{"0-", "shop", "empty"} {
 		p.do("POST", samplesPath, object{"name": name, "from": box.ID}, "Idempotency-Key", "key").wantError(409, "sample_exists")

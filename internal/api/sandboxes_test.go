@@ -80,9 +80,7 @@ func TestCreateSandbox(t *testing.T) {
 			if made.Name != test.name || made.Sample != test.sample || !made.ExpiresAt.Equal(expiresAt.Truncate(time.Microsecond)) {
 				t.Errorf("created %+v", made)
 			}
-			if location := resp.header.Get("Location"); location != made.path() {
-				t.Errorf("Location %q", location)
-			}
+			resp.wantHeader("Location", made.path())
 			if made.ExpiresAt.Location() != time.UTC || time.Since(made.CreatedAt) > time.Hour {
 				t.Errorf("created at %s, expires at %s", made.CreatedAt, made.ExpiresAt)
 			}
@@ -106,9 +104,8 @@ func TestCreateSandbox(t *testing.T) {
 			}
 			made.Key = apiKey{}
 			for what, client := range map[string]*petstore{"the parent": p, "the sandbox": inside} {
-				if diff := cmp.Diff(made, decode[sandbox](client.get(made.path()).want(200))); diff != "" {
-					t.Errorf("read by %s (-created +read):\n%s", what, diff)
-				}
+				wantNoDiff(t, made, decode[sandbox](client.get(made.path()).want(200)),
+					"read by %s (-created +read)", what)
 			}
 		})
 	}
@@ -134,9 +131,7 @@ func TestSandboxBodies(t *testing.T) {
 			p.do(o.method, sandboxesPath+"/"+id+o.suffix+"?x=1", nil).wantViolations("invalid_parameter", "sandboxId invalid_format", "x unknown")
 		}
 	}
-	if got := p.count("accounts"); got != 1 {
-		t.Errorf("%d accounts, want 1", got)
-	}
+	wantEqual(t, 1, p.count("accounts"), "accounts")
 }
 
 // dump returns the store that the key of the client sees, as the API shows it, with a
@@ -201,13 +196,9 @@ func TestListSandboxes(t *testing.T) {
 				t.Error("the list has a secret")
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("limit %d (-want +got):\n%s", limit, diff)
-		}
+		wantEqual(t, want, got, "limit %d", limit)
 	}
-	if total := p.do("GET", sandboxesPath, nil, "Prefer", "count=exact").want(200).header.Get("X-Total-Count"); total != "5" {
-		t.Errorf("X-Total-Count %s, want 5", total)
-	}
+	p.do("GET", sandboxesPath, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "5")
 	for _, i := range []int{2, 4} {
 		p.get(made[i].path()).wantError(404, "sandbox_not_found")
 		p.del(made[i].path()).wantError(404, "sandbox_not_found")
@@ -221,9 +212,7 @@ func TestSandboxOfTheKey(t *testing.T) {
 	p := start(t)
 	one := p.newSandbox("one", "shop")
 	inside := p.as(one.Key.Secret)
-	if got := decode[sandbox](inside.get("/sandboxes/current").want(200)).ID; got != one.ID {
-		t.Errorf("current is %s, want %s", got, one.ID)
-	}
+	wantEqual(t, one.ID, decode[sandbox](inside.get("/sandboxes/current").want(200)).ID, "the current sandbox")
 	inside.post(sandboxesPath, object{}).wantError(409, "nested_sandbox")
 	if got := decode[[]sandbox](inside.get(sandboxesPath).want(200)); len(got) > 0 {
 		t.Errorf("a sandbox has the sandboxes %+v", got)
@@ -292,9 +281,7 @@ func TestResetSandbox(t *testing.T) {
 			inside.put("/store/inventory/3", object{"quantity": 77}).want(200)
 		}
 		p.do("POST", one.path()+"/reset", nil, "Idempotency-Key", "ignored\t", "Content-Type", "text/plain").want(204)
-		if diff := cmp.Diff(string(before), string(inside.dump())); diff != "" {
-			t.Errorf("%s, after a reset (-before +after):\n%s", sample, diff)
-		}
+		wantNoDiff(t, string(before), string(inside.dump()), "%s, after a reset (-before +after)", sample)
 		again := inside.under("hello", "/messages", object{"message": "hello"}).want(202)
 		if again.header.Get("Idempotent-Replayed") != "" || bytes.Equal(again.body, hello.body) {
 			t.Errorf("%s, after a reset, the server replayed %s", sample, again.body)
@@ -351,17 +338,13 @@ func TestDeleteSandbox(t *testing.T) {
 	}
 	before := rows()
 	p.sweepAccounts()
-	if after := rows(); after != before {
-		t.Errorf("%d of %d rows are left within the minute in which requests may be in progress", after, before)
-	}
+	wantEqual(t, before, rows(), "rows that are left within the minute in which requests may be in progress")
 	p.exec("UPDATE accounts SET deleted_at = now() - interval '1 minute' WHERE id = $1", accountOf(one))
 	p.sweepAccounts()
 	if left := rows(); left > 0 {
 		t.Errorf("%d of %d rows are left after the sweep", left, before)
 	}
-	if got := p.count("accounts"); got != accounts {
-		t.Errorf("%d accounts, want %d", got, accounts)
-	}
+	wantEqual(t, accounts, p.count("accounts"), "accounts")
 	if !bytes.Equal(keptBefore, p.as(kept.Key.Secret).dump()) || !bytes.Equal(parentBefore, p.dump()) {
 		t.Error("the sweep changed another account")
 	}
@@ -389,9 +372,7 @@ func TestSandboxExpires(t *testing.T) {
 	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 	p.get(one.path()).wantError(404, "sandbox_not_found")
 	p.sweepAccounts()
-	if got := p.count("accounts", "kind <> 'sample'"); got != 1 {
-		t.Errorf("%d accounts, want 1", got)
-	}
+	wantEqual(t, 1, p.count("accounts", "kind <> 'sample'"), "accounts")
 	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 }
 
@@ -425,9 +406,7 @@ func TestManySandboxesAtOnce(t *testing.T) {
 	if created.Load() != stores.MaxSandboxes || refused.Load() != requests-stores.MaxSandboxes {
 		t.Errorf("%d sandboxes created and %d refused", created.Load(), refused.Load())
 	}
-	if pets := p.count("pets"); pets != int(shops.Load()+1)*200 {
-		t.Errorf("%d pets, want 200 in each of %d shops and the sample", pets, shops.Load())
-	}
+	wantEqual(t, int(shops.Load()+1)*200, p.count("pets"), "pets of %d shops and the sample", shops.Load())
 	p.del(walk[sandbox](p, sandboxesPath)[0].path()).want(204)
 	p.newSandbox("after a deletion", "empty")
 	p.post(sandboxesPath, object{}).wantError(409, "too_many_sandboxes")
@@ -609,9 +588,8 @@ func TestResetWhileOthersWrite(t *testing.T) {
 		t.Error("no message was sent after the reset, so this test proves nothing")
 	}
 	inside.post("/sandboxes/current/reset", nil).want(204)
-	if diff := cmp.Diff(string(p.as(p.newSandbox("fresh", "shop").Key.Secret).dump()), string(inside.dump())); diff != "" {
-		t.Errorf("after the last reset (-fresh +reset):\n%s", diff)
-	}
+	wantNoDiff(t, string(p.as(p.newSandbox("fresh", "shop").Key.Secret).dump()), string(inside.dump()),
+		"after the last reset (-fresh +reset)")
 }
 
 // TestDeletionWhileRequestsRun checks that requests to a sandbox that is deleted finish

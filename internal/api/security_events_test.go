@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/ratelimit"
@@ -112,8 +110,6 @@ func TestSecurityEvents(t *testing.T) {
 	} {
 		test.as.do(test.method, test.path, test.body, "X-Request-Id", test.name).want(test.status)
 		test.want.RequestID = test.name
-		if diff := cmp.Diff(test.want, p.event(test.name)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		wantEqual(t, test.want, p.event(test.name), "%s", test.name)
 	}
 }

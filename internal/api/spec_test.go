@@ -9,7 +9,6 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/goccy/go-yaml"
-	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/api"
 )
@@ -25,9 +24,7 @@ func TestSpec(t *testing.T) {
 			t.Errorf("%s: 2^63-1 was rounded", resp.what)
 		}
 	}
-	if diff := cmp.Diff(document(t, inYAML.body), document(t, inJSON.body)); diff != "" {
-		t.Errorf("spec (-YAML +JSON):\n%s", diff)
-	}
+	wantNoDiff(t, document(t, inYAML.body), document(t, inJSON.body), "spec (-YAML +JSON)")
 }
 
 // document parses a spec into a comparable value.
@@ -59,9 +56,7 @@ func TestBaseURL(t *testing.T) {
 	p.newPet("two", 0)
 	for _, header := range [][]string{nil, {"X-Forwarded-Proto", "https"}, {"X-Forwarded-Host", "evil.example"}, {"Forwarded", "proto=https;host=evil.example"}} {
 		page := p.do("GET", "/pets?limit=1", nil, header...).want(200)
-		if first := page.link("first"); first != "/pets?limit=1" {
-			t.Errorf("%v: without a base URL, the first page is %q", header, first)
-		}
+		wantEqual(t, "/pets?limit=1", page.link("first"), "%v: the first page without a base URL", header)
 		if next := page.link("next"); !strings.HasPrefix(next, "/pets?cursor=") {
 			t.Errorf("%v: without a base URL, the next page is %q", header, next)
 		}
@@ -80,9 +75,7 @@ func TestBaseURL(t *testing.T) {
 			t.Errorf("%s has the servers %+v", target, read.Servers)
 		}
 	}
-	if first := p.get("/pets?limit=1").want(200).link("first"); first != base+"/pets?limit=1" {
-		t.Errorf("link %q", first)
-	}
+	wantEqual(t, base+"/pets?limit=1", p.get("/pets?limit=1").want(200).link("first"), "the first page with a base URL")
 }
 
 // TestSpecAsJSON checks that openapi.json is openapi.yaml as JSON. With -update it writes the file.

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
@@ -43,9 +41,7 @@ func TestStreamFormat(t *testing.T) {
 		field, _, _ := strings.Cut(stream.lines.Text(), ":")
 		got = append(got, field)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("lines (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, got, "lines")
 }
 
 // TestEventsOfAnotherProcess checks that a stream and a waiting request of a server get

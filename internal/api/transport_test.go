@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
@@ -67,9 +65,7 @@ func TestMethodNotAllowed(t *testing.T) {
 			}
 			for _, value := range []string{"1", "0", "x%2Fy", "summaryx"} {
 				resp := p.as("").do(method, filled(path, value), nil).wantError(405, "method_not_allowed")
-				if got := resp.header.Get("Allow"); got != want {
-					t.Errorf("%s %s: Allow %q, want %q", method, path, got, want)
-				}
+				resp.wantHeader("Allow", want)
 			}
 		}
 	}
@@ -94,20 +90,12 @@ func TestRoot(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	for _, method := range []string{"GET", "HEAD"} {
-		if got := p.do(method, "/docs/", nil).want(308).header.Get("Location"); got != "/docs" {
-			t.Errorf("%s /docs/ redirects to %q", method, got)
-		}
-		if got := p.do(method, "/", nil).want(302).header.Get("Location"); got != "/docs" {
-			t.Errorf("%s / redirects to %q", method, got)
-		}
+		p.do(method, "/docs/", nil).want(308).wantHeader("Location", "/docs")
+		p.do(method, "/", nil).want(302).wantHeader("Location", "/docs")
 	}
 	p = p.with(func(o *api.Options) { o.BaseURL = "https://petstore.example" })
-	if got := p.get("/docs/").want(308).header.Get("Location"); got != "https://petstore.example/docs" {
-		t.Errorf("/docs/ leads to %q", got)
-	}
-	if got := p.get("/").want(302).header.Get("Location"); got != "https://petstore.example/docs" {
-		t.Errorf("GET / with a base URL redirects to %q", got)
-	}
+	p.get("/docs/").want(308).wantHeader("Location", "https://petstore.example/docs")
+	p.get("/").want(302).wantHeader("Location", "https://petstore.example/docs")
 }
 
 // TestHead: HEAD returns the header of GET without the body, in either coding.
@@ -131,9 +119,7 @@ func TestHead(t *testing.T) {
 		compareHead(p, target, "identity")
 		compareHead(p, target, "gzip")
 	}
-	if status := p.as("").do("HEAD", "/pets", nil).status; status != 401 {
-		t.Errorf("HEAD without a key: %d", status)
-	}
+	p.as("").do("HEAD", "/pets", nil).want(401)
 }
 
 func compareHead(p *petstore, target, coding string) {
@@ -149,9 +135,7 @@ func compareHead(p *petstore, target, coding string) {
 			header.Del("Content-Length") // net/http writes the text of a redirect for GET only
 		}
 	}
-	if diff := cmp.Diff(get.header, head.header); diff != "" {
-		p.t.Errorf("HEAD %s: header (-GET +HEAD):\n%s", target, diff)
-	}
+	wantNoDiff(p.t, get.header, head.header, "HEAD %s: header (-GET +HEAD)", target)
 }
 
 // TestHeadersOfEveryResponse lists every header field of every kind of response.
@@ -268,9 +252,7 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 		for _, name := range []string{"Content-Length", "RateLimit", "RateLimit-Policy"} { // covered by other tests
 			got.Del(name)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %d: header (-want +got):\n%s", test.resp.what, test.status, diff)
-		}
+		wantEqual(t, want, got, "%s: %d: header", test.resp.what, test.status)
 	}
 }
 
@@ -289,9 +271,8 @@ func TestRequestID(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	for _, id := range []string{"1", "a.B_c-9", strings.Repeat("x", 128), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"} {
-		if got := p.do("GET", "/pets/1", nil, "X-Request-Id", id).wantError(404, "pet_not_found").error().RequestID; got != id {
-			t.Errorf("the request id %q was replaced by %q", id, got)
-		}
+		wantEqual(t, id, p.do("GET", "/pets/1", nil, "X-Request-Id", id).wantError(404, "pet_not_found").error().RequestID,
+			"the request id")
 	}
 	made := map[string]bool{}
 	for _, id := range []string{"", " ", "a b", "a\tb", "é", "a/b", "a,b", `{"level":"error"}`, strings.Repeat("x", 129), "${jndi:ldap://x}"} {
@@ -364,9 +345,7 @@ func TestLog(t *testing.T) {
 		}
 		got.DurationMS = nil
 		test.want.Msg, test.want.Method, test.want.RequestID = "request", test.method, id
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s %s: log line (-want +got):\n%s", test.method, test.target, diff)
-		}
+		wantEqual(t, test.want, got, "%s %s: log line", test.method, test.target)
 	}
 	for _, secret := range []string{p.key[len(prefix):], wellFormed[len(prefix):], "secret", "Bearer"} {
 		if strings.Contains(p.log.String(), secret) {
@@ -383,9 +362,7 @@ func TestPanic(t *testing.T) {
 	broken := p.with(func(o *api.Options) { o.Verifier = nil })
 	resp := broken.do("GET", "/pets", nil, "X-Request-Id", "panicked").wantError(500, "internal_error")
 	want := errorBody{Code: "internal_error", Message: "The server failed. Quote the request id when you report it.", Status: 500, RequestID: "panicked"}
-	if diff := cmp.Diff(want, resp.error()); diff != "" {
-		t.Errorf("the Error (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, resp.error(), "the Error")
 	lines := p.logged("panicked")
 	if len(lines) != 1 || lines[0].Level != "ERROR" || lines[0].Status != 500 ||
 		!strings.Contains(lines[0].Error, "nil pointer dereference") || !strings.Contains(lines[0].Error, "verifier.go") {

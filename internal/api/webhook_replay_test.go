@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
@@ -77,12 +75,8 @@ func TestReplayWebhook(t *testing.T) {
 		before := len(p.deliveredEvents(hook)) // of the replays before, which are delivered
 		want := wanted(test.after, test.types...)
 		got := decode[replayed](p.post(hook.path()+"/replay", test.body).want(202))
-		if diff := cmp.Diff(replayed{Deliveries: len(want)}, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.what, diff)
-		}
-		if diff := cmp.Diff(append([]string{}, want...), p.deliveredEvents(hook)[before:]); diff != "" {
-			t.Errorf("%s: deliveries (-want +got):\n%s", test.what, diff)
-		}
+		wantEqual(t, replayed{Deliveries: len(want)}, got, "%s", test.what)
+		wantEqual(t, append([]string{}, want...), p.deliveredEvents(hook)[before:], "%s: deliveries", test.what)
 		if again := decode[replayed](p.do("POST", hook.path()+"/replay", test.body, "Idempotency-Key", "not valid").want(202)); again.Deliveries > 0 {
 			t.Errorf("%s: a second replay added %d deliveries to those that are pending", test.what, again.Deliveries)
 		}

@@ -88,28 +88,18 @@ func TestWebhooks(t *testing.T) {
 	made.Secret = ""
 	description := "The warehouse"
 	want := apiWebhook{ID: made.ID, URL: hookURL, Types: []string{"order.placed", "pet.created"}, Description: &description, Status: "enabled", CreatedAt: made.CreatedAt}
-	if diff := cmp.Diff(want, made); diff != "" {
-		t.Errorf("created webhook (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, made, "created webhook")
 	got := p.get(made.path()).want(200)
-	if diff := cmp.Diff(want, decode[apiWebhook](got)); diff != "" {
-		t.Errorf("read webhook (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, decode[apiWebhook](got), "read webhook")
 	all := p.newWebhook("*")
 	all.Secret = ""
-	if diff := cmp.Diff([]apiWebhook{want, all}, walk[apiWebhook](p, webhooksPath+"?limit=1")); diff != "" {
-		t.Errorf("webhooks (-want +got):\n%s", diff)
-	}
-	if total := p.do("GET", webhooksPath, nil, "Prefer", "count=exact").want(200).header.Get("X-Total-Count"); total != "2" {
-		t.Errorf("X-Total-Count %s", total)
-	}
+	wantEqual(t, []apiWebhook{want, all}, walk[apiWebhook](p, webhooksPath+"?limit=1"), "webhooks")
+	p.do("GET", webhooksPath, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "2")
 	tag := got.etag()
 	patched := p.do("PATCH", made.path(), object{"url": hookURL + "2", "types": []string{"*"}, "description": nil, "status": "disabled"}, "If-Match", tag).want(200)
 	manual := "manual"
 	want.URL, want.Types, want.Description, want.Status, want.DisabledReason = hookURL+"2", []string{"*"}, nil, "disabled", &manual
-	if diff := cmp.Diff(want, decode[apiWebhook](patched)); diff != "" {
-		t.Errorf("changed webhook (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, decode[apiWebhook](patched), "changed webhook")
 	p.do("PATCH", made.path(), object{"status": "enabled"}, "If-Match", tag).wantError(412, "precondition_failed")
 	p.do("DELETE", made.path(), nil, "If-Match", tag).wantError(412, "precondition_failed")
 	if same := p.patch(made.path(), object{}).want(200); same.etag() != patched.etag() {
@@ -195,9 +185,7 @@ func TestWebhookURLs(t *testing.T) {
 			if message := resp.wantError(422, "url_not_allowed").error().Message; !strings.HasPrefix(message, "`url` must") {
 				t.Errorf("%s: message %q", forbidden, message)
 			}
-			if diff := cmp.Diff([]string{"/url not_allowed"}, resp.violations()); diff != "" {
-				t.Errorf("%s: violations (-want +got):\n%s", forbidden, diff)
-			}
+			wantEqual(t, []string{"/url not_allowed"}, resp.violations(), "%s: violations", forbidden)
 		}
 		p.post(webhooksPath, object{"url": forbidden}).wantViolations("validation_failed", "/url not_allowed", "/types required")
 	}
@@ -366,9 +354,7 @@ func TestTestWebhook(t *testing.T) {
 		t.Errorf("event %s: %v", text, err)
 	}
 	want := feedEvent{ID: made.EventID, AccountID: stores.PublicID(p.accountID(), false), Type: "webhook.test", Timestamp: body.Timestamp, Subject: hook.path(), Data: map[string]json.RawMessage{}}
-	if diff := cmp.Diff(want, body); diff != "" {
-		t.Errorf("event (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, body, "event")
 	wantEvent(t, text)
 	p.get("/events/"+made.EventID).wantError(404, "event_not_found")
 	p.patch(hook.path(), object{"status": "disabled"}).want(200)
@@ -425,9 +411,7 @@ func TestDisabledWebhookEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf(`{"webhook":{"id":%q,"types":["pet.created"],"status":"disabled","disabledReason":"gone","createdAt":%s}}`, hook.ID, created)
-	if got := strings.TrimSpace(string(data)); got != want {
-		t.Errorf("data of the event: %s, want %s", got, want)
-	}
+	wantEqual(t, want, strings.TrimSpace(string(data)), "data of the event")
 }
 
 // setDelivery gives a delivery a status that the worker would.
@@ -491,12 +475,8 @@ func TestListDeliveries(t *testing.T) {
 			for _, one := range walk[delivery](p, target) {
 				got = append(got, one.ID)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", target, diff)
-			}
-			if total := p.do("GET", target, nil, "Prefer", "count=exact").want(200).header.Get("X-Total-Count"); total != fmt.Sprint(len(want)) {
-				t.Errorf("%s: X-Total-Count %s, want %d", target, total, len(want))
-			}
+			wantEqual(t, want, got, "%s", target)
+			p.do("GET", target, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", fmt.Sprint(len(want)))
 		}
 	}
 	next := p.get(hook.path() + "/deliveries?limit=1").want(200).link("next")
