@@ -378,9 +378,7 @@ func TestAdminsRevokeEachOther(t *testing.T) {
 		responses[i], err = p.as(admins[i].Secret).try("DELETE", keyPath(targets[i].ID), nil)
 		return err
 	})
-	if err := <-released; err != nil {
-		t.Fatal(err)
-	}
+	check(t, <-released)
 	statuses := []int{responses[0].status, responses[1].status}
 	slices.Sort(statuses)
 	wantEqual(t, []int{204, 409}, statuses, "statuses")
@@ -409,9 +407,7 @@ func TestRevokedWhileALockIsHeld(t *testing.T) {
 	made := p.newSandbox("one", "empty")
 	id, _ := stores.ParseSandboxID(made.ID)
 	row, err := db.New(p.db).AccountGet(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	tests := []struct {
 		lock    func(*db.Queries, context.Context, int64) error
 		account int64
@@ -457,9 +453,7 @@ func TestLastUsedAt(t *testing.T) {
 	if at := p.keys()[made.ID].LastUsedAt; at != nil {
 		t.Errorf("lastUsedAt is %s, written while a request ran", at)
 	}
-	if err := p.verifier.FlushUses(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.verifier.FlushUses(t.Context()))
 	at := p.keys()[made.ID].LastUsedAt
 	if at == nil || at.Before(began) || at.After(ended) {
 		t.Errorf("lastUsedAt is %v, want a time between %s and %s", at, began, ended)

@@ -76,9 +76,7 @@ func startAlone(t testing.TB) *petstore {
 func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	t.Helper()
 	pool, err := openPool(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(pool.Close)
 	return startWith(t, conns{database, pool, shareReplica(t, database, pool)}, "")
 }
@@ -135,9 +133,7 @@ func sharedConns(t testing.TB) conns {
 		if err == nil {
 			on.replica, err = openReplica(on.database, on.pool)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 	}
 	t.Cleanup(func() {
 		idle.Lock()
@@ -194,9 +190,7 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 		options.Replicas = p.replica.replicas
 	}
 	server, err := api.New(options)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(p.t.Context()))
 	var recording sync.WaitGroup
 	recording.Go(func() { server.Record(ctx) })
@@ -226,9 +220,7 @@ func (p *petstore) watchLog() {
 	p.t.Helper()
 	theSecrets().LearnKeys(p.key)
 	signing, err := db.New(p.db).SigningKeyGet(p.t.Context(), "cursor")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	theSecrets().Learn("the cursor key", string(signing))
 	password := p.pool.Pool().Config().ConnConfig.Password
 	theSecrets().Learn("the database password", password)
@@ -270,17 +262,13 @@ func (p *petstore) issueIn(account string, scope auth.Scope, expiresAt *time.Tim
 	p.t.Helper()
 	queries := db.New(p.db)
 	owner, err := stores.Ensure(p.t.Context(), queries, p.named(account))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	wanted := auth.NewKey{AccountID: owner.ID, Name: "test", Scope: scope, ExpiresAt: expiresAt}
 	made, secret, err := auth.Issue(p.t.Context(), queries, wanted)
 	for postgres.LostToAnother(err) { // to another test, in a deadlock on Citus
 		made, secret, err = auth.Issue(p.t.Context(), queries, wanted)
 	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	return made.ID, secret.Reveal()
 }
 
@@ -288,9 +276,7 @@ func (p *petstore) issueIn(account string, scope auth.Scope, expiresAt *time.Tim
 func (p *petstore) accountID() (id int64) {
 	p.t.Helper()
 	account, err := db.New(p.db).AccountGetByName(p.t.Context(), p.named("tester"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	return account.ID
 }
 
@@ -332,9 +318,7 @@ type response struct {
 func (p *petstore) do(method, target string, body any, header ...string) *response {
 	p.t.Helper()
 	resp, err := p.try(method, target, body, header...)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	return resp
 }
 
@@ -392,9 +376,7 @@ func (p *petstore) newRequest(ctx context.Context, method, target string, body i
 func (p *petstore) request(ctx context.Context, method, target string, body io.Reader, header ...string) *http.Request {
 	p.t.Helper()
 	request, err := p.newRequest(ctx, method, target, body, header...)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	return request
 }
 
@@ -402,9 +384,7 @@ func (p *petstore) request(ctx context.Context, method, target string, body io.R
 func (p *petstore) sent(request *http.Request, body []byte) *response {
 	p.t.Helper()
 	resp, err := p.send(request, body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	return resp
 }
 
@@ -462,9 +442,7 @@ func (p *petstore) begin(method, target string, body any, header ...string) (rec
 	}()
 	return func() *response {
 		p.t.Helper()
-		if err := <-ended; err != nil {
-			p.t.Fatal(err)
-		}
+		check(p.t, <-ended)
 		return resp
 	}
 }
@@ -661,9 +639,7 @@ func atOnce(t testing.TB, n int, run func(i int) error) {
 	}
 	close(begin)
 	group.Wait()
-	if err := errors.Join(failures...); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(failures...))
 }
 
 // query encodes parameters, given as names and values.

@@ -38,9 +38,7 @@ func BenchmarkRequest(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				r, err := http.NewRequestWithContext(b.Context(), request.method, request.target, strings.NewReader(request.body))
-				if err != nil {
-					b.Fatal(err)
-				}
+				check(b, err)
 				if request.want != 401 {
 					r.Header.Set("Authorization", "Bearer "+p.key)
 				}

@@ -92,13 +92,9 @@ func makeStrict(document *openapi3.T) {
 func TestResponseSchemas(t *testing.T) {
 	t.Parallel()
 	spec, err := api.SpecFor("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	document, err := openapi3.NewLoader().LoadFromData(spec.YAML)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	examples := 0
 	for path, item := range document.Paths.Map() {
 		for method, operation := range item.Operations() {

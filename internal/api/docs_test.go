@@ -80,9 +80,7 @@ func TestDocsAsMarkdown(t *testing.T) {
 		wantNoDiff(t, want, string(page.body), "%s (-.md +Accept)", path)
 		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(string(page.body), -1) {
 			target, err := (&url.URL{Path: path}).Parse(link[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if !target.IsAbs() {
 				p.get(target.Path).want(200)
 			}
@@ -105,14 +103,10 @@ func TestPageNotFound(t *testing.T) {
 	const browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 	for path, root := range map[string]string{"/nowhere": "./", "/docs/nowhere": "../", "/docs/reference/a/b": "../../../"} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		request.Header.Set("Accept", browser)
 		response, err := client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		page, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		if err != nil || response.StatusCode != http.StatusNotFound || response.Header.Get("Content-Type") != "text/html; charset=utf-8" {
@@ -206,9 +200,7 @@ func errorsInSource(t *testing.T) []string {
 				continue
 			}
 			text, err := os.ReadFile(source)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			errors := complete.FindAllStringSubmatch(string(text), -1)
 			if len(errors) != len(literal.FindAll(text, -1)) {
 				t.Fatalf("%s: an error does not begin with a status and a code", source)
@@ -263,9 +255,7 @@ func TestGuides(t *testing.T) {
 		"report":         {"sh": {`"operation":"placeOrder"`, `"petId":1,"quantity":2`, "# Report on a client: "}},
 	}
 	pages, err := filepath.Glob("../docs/pages/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	tested := slices.Sorted(maps.Keys(guides))
 	tested = append(tested, pagesOfOtherTests...)
 	slices.Sort(tested)
@@ -350,9 +340,7 @@ func (p *petstore) behindProxy() string {
 	proxy := httptest.NewUnstartedServer(nil)
 	base := "http://" + proxy.Listener.Addr().String()
 	server, err := url.Parse(p.with(func(o *api.Options) { o.BaseURL = base }).url)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	var broken atomic.Bool
 	proxy.Config.Handler = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
@@ -459,20 +447,14 @@ type follower struct {
 func (p *petstore) follow(program, source string) *follower {
 	p.t.Helper()
 	file := filepath.Join(p.t.TempDir(), "sample.mjs")
-	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, os.WriteFile(file, []byte(source), 0o600))
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	command := exec.CommandContext(ctx, program, file)
 	command.Env = append(os.Environ(), "PETSTORE_URL="+p.url, "PETSTORE_API_KEY="+p.key)
 	output, err := command.StdoutPipe()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	command.Stderr = command.Stdout
-	if err := command.Start(); err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, command.Start())
 	p.t.Cleanup(func() {
 		cancel()
 		_ = command.Wait() // killed

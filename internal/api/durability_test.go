@@ -44,9 +44,7 @@ func (p *petstore) withoutStandby() (back func()) {
 		p.t.Helper()
 		close(ending)
 		set("")
-		if err := <-ended; err != nil {
-			p.t.Fatal(err)
-		}
+		check(p.t, <-ended)
 	}
 }
 

@@ -50,9 +50,7 @@ func shareReplica(t testing.TB, database *pgtest.Database, primary *postgres.DB)
 		return known.(*replicaReads) //nolint:forcetypeassert // all are
 	}
 	r, err := openReplica(database, primary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	readersOf.Store(database, r)
 	t.Cleanup(func() {
 		readersOf.Delete(database)

@@ -40,15 +40,11 @@ func TestEventExamples(t *testing.T) {
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL, "types": []string{"order.placed", "order.cancelled"}}).want(201))
 	p.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing' WHERE id = $1", hook.ID)
 	disabled, err := api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 
 	recorded := map[string]map[string]any{}
 	var all []map[string]any
-	if err := json.Unmarshal(p.get("/events?limit=200").want(200).body, &all); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(p.get("/events?limit=200").want(200).body, &all))
 	for _, e := range all {
 		if kind := e["type"].(string); recorded[kind] == nil {
 			recorded[kind] = e

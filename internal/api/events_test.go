@@ -420,10 +420,9 @@ type stream struct {
 // stream opens a stream.
 func (p *petstore) stream(target string, header ...string) *stream {
 	p.t.Helper()
-	opened, err := p.client.Do(p.request(p.t.Context(), "GET", target, nil, append([]string{"Accept", "text/event-stream"}, header...)...))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	header = append([]string{"Accept", "text/event-stream"}, header...)
+	opened, err := p.client.Do(p.request(p.t.Context(), "GET", target, nil, header...))
+	check(p.t, err)
 	p.t.Cleanup(func() { opened.Body.Close() })
 	if opened.StatusCode == http.StatusOK {
 		theContract().check(p.t, opened.Request, nil, opened, nil)
@@ -599,9 +598,7 @@ func TestStreamHoldsNoPlace(t *testing.T) {
 func wantEvent(t testing.TB, text []byte) {
 	t.Helper()
 	var value any
-	if err := json.Unmarshal(text, &value); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(text, &value))
 	if err := theContract().document.Components.Schemas["Event"].Value.VisitJSON(value); err != nil {
 		t.Errorf("%s is not an Event: %v", text, err)
 	}

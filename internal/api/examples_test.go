@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // listed has the path of what the sample shop lacks, for the operations that list it.
@@ -46,14 +47,13 @@ func (p *petstore) wantExample(s sample, output string) {
 }
 
 // plain returns a value as encoding/json reads it.
-func plain(t interface{ Fatal(...any) }, value any) (read any) {
+func plain(t testing.TB, value any) (read any) {
+	t.Helper()
 	text, err := json.Marshal(value)
 	if err == nil {
 		err = json.Unmarshal(text, &read)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return read
 }
 

@@ -33,9 +33,7 @@ func buildGo(t *testing.T, sources []string) (program string) {
 		"\nfunc main() {\n\tmap[string]func(){\n" + mains.String() + "\t}[os.Args[1]]()\n}\n"
 	for name, text := range files {
 		file := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)))
 	}
 	command := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", "samples")
 	command.Dir = dir

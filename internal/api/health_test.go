@@ -53,9 +53,7 @@ func (p *petstore) wantNotReady(message string, checks map[string]string) {
 func TestNotReadyWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	nobody, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	address := nobody.Addr().String()
 	nobody.Close()
 	away := pgtest.Open(t, "postgres://petstore@"+address+"/petstore?sslmode=disable", 4)
@@ -82,9 +80,7 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 	p := startOn(t, database).with(func(o *api.Options) { o.Now = clock.now })
 	p.get("/readyz").want(200)
 	migrations, err := postgres.OpenMigrations(t.Context(), database.OwnerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer migrations.Close()
 	behind := map[string]string{"database": "ok", "schema": "behind", "partitions": "unknown", "shutdown": "ok"}
 	if _, err := migrations.Down(t.Context()); err != nil {
@@ -123,17 +119,13 @@ func TestOlderSchema(t *testing.T) {
 	p := startOn(t, database)
 	p.oneOfEach()
 	migrations, err := postgres.OpenMigrations(t.Context(), database.OwnerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer migrations.Close()
 	clock := &stoppedClock{}
 	unavailable := 0
 	for {
 		reverted, err := migrations.Down(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if len(reverted) == 0 {
 			break
 		}

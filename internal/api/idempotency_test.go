@@ -301,9 +301,7 @@ func TestIdempotencyKeyIsNoOtherLock(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 }
 
 // TestRaceForOneIdempotencyKey: forty concurrent requests with the same key have
@@ -424,9 +422,7 @@ func TestSweepIsAWrite(t *testing.T) {
 	const conns = 3 // one for writes, two reserved for reads
 	pool := pgtest.Open(t, p.dbURL, conns)
 	rows, err := pool.Writing().Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(rows.Close)
 	if err := upkeep.SweepIdempotencyKeys(t.Context(), pool); err == nil {
 		t.Error("the sweep had a connection")

@@ -72,9 +72,7 @@ func TestOrdersUpdateInventoryHOT(t *testing.T) {
 	order := db.StockWriteParams{AccountID: p.accountID(), PetIds: []int64{petID}, Quantities: []int64{995}, Helds: []int64{5}}
 	cancellation := db.StockWriteParams{AccountID: p.accountID(), PetIds: []int64{petID}, Quantities: []int64{1000}, Helds: []int64{0}}
 	db.New(tx).StockWrite(t.Context(), []db.StockWriteParams{order, cancellation}).Exec(func(_ int, err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 	})
 	var updated, hot int
 	err := tx.QueryRow(t.Context(), `

@@ -50,9 +50,7 @@ func (p *petstore) tenant(name string) tenant {
 	p.t.Helper()
 	key := p.newKey(name, auth.Admin)
 	owner, err := db.New(p.db).AccountGetByName(p.t.Context(), p.named(name))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	made := tenant{petstore: p.as(key), account: owner.ID}
 	made.ids, made.tag = made.twoOfEach(owner.ID, name)
 	for range 2 {
@@ -86,9 +84,7 @@ func (p *petstore) sandbox(parent int64, sample string) (id int64, key string) {
 		id, key = made.Sandbox.ID, made.Secret.Reveal()
 		return err
 	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	return id, key
 }
 
@@ -105,9 +101,7 @@ func (p *petstore) twoOfEach(account int64, name string) (ids map[string]string,
 		p.do("POST", hook.path()+"/test", nil).want(202)
 		test := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
 		key, _, err := auth.Issue(p.t.Context(), db.New(p.db), auth.NewKey{AccountID: account, Name: "another", Scope: auth.Admin})
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		check(p.t, err)
 		ids = map[string]string{
 			"petId": strconv.FormatInt(petID, 10), "categoryId": strconv.FormatInt(decode[pet](own).CategoryID, 10),
 			"orderId": strconv.FormatInt(placed.ID, 10), "messageId": sent.ID, "apiKeyId": strconv.FormatInt(key.ID, 10),
@@ -337,9 +331,7 @@ func (a tenant) wantCursorRejected(target string, other tenant) {
 		firstPage = target + "&limit=1"
 	}
 	next, err := url.Parse(a.get(withIDs(a.t, firstPage, a.ids)).want(200).link("next"))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	check(a.t, err)
 	a.get(next.RequestURI()).want(200)
 	malformed := other.get(withIDs(a.t, firstPage, other.ids)+"&cursor=none").wantError(400, "invalid_cursor")
 	other.get(strings.ReplaceAll(next.RequestURI(), a.ids["webhookId"], other.ids["webhookId"])).wantError(400, "invalid_cursor").wantAsAbsent(malformed)
@@ -429,9 +421,7 @@ func (p *petstore) sampleTenants(number int) []tenant {
 				return samples.Fill(p.t.Context(), db.New(tx), owner.ID, pets, nil)
 			})
 		}
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		check(p.t, err)
 		all[i] = tenant{petstore: p.as(key), account: owner.ID}
 		all[i].patch("/pets/1", object{"name": "Rex of " + name}).want(200)
 		all[i].patch("/categories/1", object{"name": "Dogs of " + name}).want(200)

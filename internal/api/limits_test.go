@@ -955,9 +955,7 @@ func (p *petstore) patient(changes ...func(*api.Options)) *petstore {
 func (p *petstore) withSession(settings ...string) *petstore {
 	p.t.Helper()
 	target, err := url.Parse(p.direct)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	parameters := target.Query()
 	for setting := range slices.Chunk(settings, 2) {
 		parameters.Set(setting[0], setting[1])
@@ -1065,9 +1063,7 @@ func (p *petstore) withSmallBuffers(change func(*http.Server)) *petstore {
 		return setBuffer(raw, syscall.SO_SNDBUF)
 	}}
 	listener, err := config.Listen(p.t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	server := httptest.NewUnstartedServer(p.server)
 	server.Listener.Close()
 	server.Listener = listener
@@ -1095,9 +1091,7 @@ func (p *petstore) slowReader(target string) net.Conn {
 		return setBuffer(raw, syscall.SO_RCVBUF)
 	}}
 	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	p.t.Cleanup(func() { conn.Close() })
 	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", target, p.key)
 	return conn

@@ -72,9 +72,7 @@ func (p *petstore) fill(size int) catalogue {
 func (p *petstore) copy(table string, columns []string, size int, row func(int) []any) {
 	p.t.Helper()
 	_, err := p.db.CopyFrom(p.t.Context(), pgx.Identifier{table}, columns, pgx.CopyFromSlice(size, func(i int) ([]any, error) { return row(i), nil }))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 }
 
 // walkAll walks a list with pages of several sizes. It fails the test unless the
@@ -120,9 +118,7 @@ func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 					continue
 				}
 				parsed, err := url.Parse(linked)
-				if err != nil {
-					p.t.Fatal(err)
-				}
+				check(p.t, err)
 				query := parsed.Query()
 				if query.Has("cursor") != (rel == "next") {
 					p.t.Fatalf("%s: rel=%s is %s", page.what, rel, linked)
@@ -258,9 +254,7 @@ func TestListOrders(t *testing.T) {
 	s := p.fill(61)
 	at := func(text string) time.Time {
 		parsed, err := time.Parse(time.RFC3339Nano, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return parsed
 	}
 	const christmas, microsecondLater, newYear = "2026-12-24T00:00:00Z", "2026-12-24T00:00:00.000001Z", "2026-12-31T00:00:00Z"
@@ -487,9 +481,7 @@ func TestCursorIsBound(t *testing.T) {
 	twin.get("/pets?limit=1" + byID).want(200)
 	other := pgtest.NewEmpty(t) // a cloned template would have the same key
 	migrations, err := postgres.OpenMigrations(t.Context(), other.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer migrations.Close()
 	if _, err := migrations.Up(t.Context()); err != nil {
 		t.Fatal(err)
@@ -503,9 +495,7 @@ func TestTamperedCursor(t *testing.T) {
 	p := start(t)
 	p.fill(3)
 	next, err := url.Parse(p.get("/pets?sort=name&limit=1").want(200).link("next"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	cursor := next.Query().Get("cursor")
 	rejected := func(tampered string) {
 		t.Helper()
@@ -615,9 +605,7 @@ func TestWalkAmongWriters(t *testing.T) {
 func parsed(t *testing.T, query string) url.Values {
 	t.Helper()
 	values, err := url.ParseQuery(query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return values
 }
 
@@ -634,9 +622,7 @@ func sortedBy(sort string) string {
 func seenOnce[ID comparable, T any](p *petstore, target string, stay map[ID]T, id func(T) ID, inOrder func(a, b T) int) {
 	p.t.Helper()
 	requested, err := url.Parse(target)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	filter := requested.Query()
 	seen := walk[T](p, target)
 	if !slices.IsSortedFunc(seen, inOrder) {

@@ -101,13 +101,9 @@ func TestOneResetAtATime(t *testing.T) {
 		return done
 	}
 	lock := pgtest.Begin(t, p.db)
-	if err := db.New(lock).StoreLock(t.Context(), locked); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.New(lock).StoreLock(t.Context(), locked))
 	first := reset(one[2])
-	if err := p.awaitWaiting(1); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.awaitWaiting(1))
 	second := reset(one[3])
 	for range 3 { // enough for a reset that does not wait
 		wantEqual(t, 204, <-reset(other[2]), "the status of a reset of another account")
@@ -144,9 +140,7 @@ func (p *petstore) addEvents(account, count int64, kind string) {
 		_, err := tx.Exec(p.t.Context(), "UPDATE account_state SET last_sequence = last_sequence + $2::bigint, last_nonce = $2::bigint WHERE account_id = $1", account, count)
 		return err
 	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 }
 
 // TestWorkIsCharged checks that requests cost tokens for the rows that they read or write

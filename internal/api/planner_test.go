@@ -87,18 +87,14 @@ func startRecorded(t *testing.T) (p *petstore, sent *recorder, explain planner, 
 	pool := pgtest.Open(t, database.URL, 2, pgtest.Statements(sent.record))
 	p = startOn(t, database).with(func(options *api.Options) { options.DB = pool })
 	secret, err := db.New(database.Pool).SigningKeyGet(t.Context(), "cursor")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return p, sent, newPlanner(t, database.Pool), secret
 }
 
 func newPlanner(t *testing.T, pool *pgxpool.Pool) planner {
 	t.Helper()
 	conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return planner{t, conn}
 }
@@ -115,14 +111,9 @@ func (p planner) genericRuns(sent []statement) (runs int) {
 			rows.Close()
 			err = rows.Err()
 		}
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		check(p.t, err)
 	}
-	if err := p.conn.QueryRow(ctx, "SELECT generic_plans FROM pg_prepared_statements WHERE statement = $1", sent[0].sql).Scan(&runs); err != nil {
-		p.t.Fatal(err)
-	}
-	return runs
+	return pgtest.Read[int](p.t, p.conn, "SELECT generic_plans FROM pg_prepared_statements WHERE statement = $1", sent[0].sql)
 }
 
 // cost counts the pages and rows that a statement read.

@@ -53,9 +53,7 @@ func TestListPlans(t *testing.T) {
 				filter += "&sort=" + sort
 			}
 			query, err := url.ParseQuery(filter)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			listed := api.List{Account: p.accountID(), Path: list.path, Sort: sort, Query: query}
 			cursor := api.SealCursor(secret, listed, middle(t, p.db, listed))
 			first := recorder.during(func() { p.get(target(filter)).want(200) })
@@ -191,11 +189,9 @@ func shipDate(id int) time.Time {
 func middle(t *testing.T, pool *pgxpool.Pool, list api.List) httpjson.Position {
 	t.Helper()
 	if list.Path == "/messages" {
-		var at httpjson.Position
-		if err := pool.QueryRow(t.Context(), "WITH own AS (SELECT id FROM messages WHERE account_id = $1) SELECT id FROM own ORDER BY id OFFSET (SELECT count(*) / 2 FROM own) LIMIT 1", list.Account).Scan(&at.Key); err != nil {
-			t.Fatal(err)
-		}
-		return at
+		return httpjson.Position{Key: pgtest.Read[string](t, pool, `
+			WITH own AS (SELECT id FROM messages WHERE account_id = $1)
+			SELECT id FROM own ORDER BY id OFFSET (SELECT count(*) / 2 FROM own) LIMIT 1`, list.Account)}
 	}
 	key, by, nowhere := "''::text", "id", httpjson.Position{}
 	switch strings.TrimPrefix(list.Sort, "-") {
@@ -222,8 +218,6 @@ func middle(t *testing.T, pool *pgxpool.Pool, list api.List) httpjson.Position {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nowhere
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return at
 }

@@ -351,15 +351,11 @@ func (s *storm) deadlocks(t *testing.T) (count int64) {
 		for _, conn := range server.pool.Pool().AcquireAllIdle(ctx) {
 			_, err := conn.Exec(ctx, "SELECT pg_stat_force_next_flush()")
 			conn.Release()
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 		}
 	}
 	err := s.servers[0].db.QueryRow(ctx, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&count)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return count
 }
 

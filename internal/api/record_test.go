@@ -184,9 +184,7 @@ func TestRecordOfLargeBodies(t *testing.T) {
 	p := start(t).inSandbox(stores.SampleShop)
 	chunked := io.MultiReader(strings.NewReader(strings.Repeat(" ", maxBodyBytes+1)))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/messages", chunked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	request.Header.Set("Authorization", "Bearer "+p.key)
 	request.Header.Set("Content-Type", "application/json")
 	if resp, err := p.send(request, nil); err != nil || resp.status != 413 {

@@ -19,9 +19,7 @@ import (
 func TestReleasedClients(t *testing.T) {
 	t.Parallel()
 	released, err := openapi3.NewLoader().LoadFromFile("testdata/released/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	now := theContract().document
 	if major(t, now) > major(t, released) {
 		return
@@ -36,9 +34,7 @@ func major(t *testing.T, document *openapi3.T) int {
 	t.Helper()
 	text, _, _ := strings.Cut(document.Info.Version, ".")
 	number, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return number
 }
 
@@ -142,9 +138,7 @@ func TestBreakingChanges(t *testing.T) {
 	t.Parallel()
 	load := func(text string) *openapi3.T {
 		document, err := openapi3.NewLoader().LoadFromData([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return document
 	}
 	for _, test := range []struct{ before, after, want string }{

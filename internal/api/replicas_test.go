@@ -40,9 +40,7 @@ func startReplicated(t *testing.T, tracers ...pgx.QueryTracer) *replicated {
 	pair := pgtest.NewPair(t)
 	p := startOn(t, pair.Database)
 	replicas, err := postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 8, MaxLag: time.Hour, Patience: catchUpTime, Log: slog.New(slog.DiscardHandler), Tracers: tracers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(replicas.Close)
 	p.run(replicas.Run)
 	r := &replicated{p.with(func(o *api.Options) { o.Replicas = replicas }), pair, replicas}
@@ -180,13 +178,9 @@ func TestInvalidTokens(t *testing.T) {
 	r := startReplicated(t)
 	token := tokenOf(r.post("/messages", object{"message": "Hello"}).want(202))
 	sealed, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	forger, err := httpjson.NewSealer([]byte("another secret"), "petstore consistency token")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	changed := append([]byte{}, sealed...)
 	changed[len(changed)-1] ^= 1
 	for _, invalid := range []string{

@@ -76,9 +76,7 @@ func (s scene) order(i int) order {
 func (s scene) run(happen event) *response {
 	s.t.Helper()
 	resp, err := happen(s)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	check(s.t, err)
 	return resp
 }
 
@@ -121,9 +119,7 @@ func (s scene) stored() shelf {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return gone
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	check(s.t, err)
 	for _, units := range have.Held {
 		sum += units
 	}

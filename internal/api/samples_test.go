@@ -94,17 +94,11 @@ func startInterpreters(t *testing.T) map[string]*interpreter {
 		command := exec.CommandContext(context.WithoutCancel(t.Context()), args[0], args[1:]...)
 		command.Env, command.Stderr = sampleEnviron(), &i.stderr
 		stdin, err := command.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		stdout, err := command.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		i.input, i.output = json.NewEncoder(stdin), json.NewDecoder(stdout)
-		if err := command.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, command.Start())
 		t.Cleanup(func() {
 			stdin.Close()
 			if err := command.Wait(); err != nil { // a sample that does not end holds it up
@@ -147,9 +141,7 @@ func codeSamples(t *testing.T) (all []sample) {
 		for _, method := range slices.Sorted(maps.Keys(operations)) {
 			operation := operations[method]
 			encoded, err := json.Marshal(operation.Extensions["x-codeSamples"])
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			var samples []sample
 			if err := json.Unmarshal(encoded, &samples); err != nil {
 				t.Fatalf("%s %s: x-codeSamples: %v", method, path, err)
@@ -173,9 +165,7 @@ func (s sample) run(t *testing.T, in map[string]*interpreter, url, key string) (
 			continue
 		}
 		file := filepath.Join(t.TempDir(), tool.file)
-		if err := os.WriteFile(file, []byte(s.Source), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(file, []byte(s.Source), 0o600))
 		if interpreter := in[s.Lang]; interpreter != nil {
 			return interpreter.run(file, variables)
 		}
@@ -228,9 +218,7 @@ func (p *petstore) succeeded(method, route string) int {
 			Method, Route string
 			Status        int
 		}
-		if err := json.Unmarshal([]byte(line), &request); err != nil {
-			p.t.Fatal(err)
-		}
+		check(p.t, json.Unmarshal([]byte(line), &request))
 		if request.Method == method && request.Route == route && request.Status < 300 {
 			count++
 		}

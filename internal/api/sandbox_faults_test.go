@@ -91,13 +91,9 @@ func (p *petstore) wantClosed(method, target, body string, header ...string) {
 	request := p.request(p.t.Context(), method, target, strings.NewReader(body), header...)
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	defer conn.Close()
-	if err := request.Write(conn); err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, request.Write(conn))
 	if got, _ := io.ReadAll(conn); len(got) > 0 { // the error may be a reset
 		p.t.Errorf("%s %s: the server sent %q, want a closed connection", method, target, got)
 	}
@@ -262,9 +258,7 @@ func TestFaultsComeAfterChecks(t *testing.T) {
 	t.Parallel()
 	p, id := start(t).faultSandbox()
 	_, reader, err := auth.Issue(t.Context(), db.New(p.db), auth.NewKey{AccountID: id, Name: "reader", Scope: auth.Read})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	p.setFaults(object{"operation": "*", "effect": "status", "status": 503})
 	p.as("").post("/store/orders", object{}).wantError(401, "missing_api_key")
 	p.as(reader.Reveal()).post("/store/orders", object{}).wantError(403, "insufficient_scope")
@@ -299,9 +293,7 @@ func TestFaultSelection(t *testing.T) {
 	}
 	wantEqual(t, []int64{5, 1, 5, 2}, p.matched(), "counted requests")
 
-	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { return stores.Reset(t.Context(), db.New(tx), id) }); err != nil {
-		t.Fatal(err)
-	}
+	check(t, pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { return stores.Reset(t.Context(), db.New(tx), id) }))
 	wantEqual(t, []int64{0, 0, 0, 0}, p.matched(), "counted requests after a reset")
 	p.get("/pets").wantInjected(500, "0")
 }
@@ -723,9 +715,7 @@ func TestReplacingFaults(t *testing.T) {
 			}
 		}
 	})
-	if err := <-finished; err != nil {
-		t.Fatal(err)
-	}
+	check(t, <-finished)
 	p.del(ownFaults).want(204)
 	p.get("/pets").want(200)
 }

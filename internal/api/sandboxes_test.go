@@ -159,14 +159,10 @@ func TestSampleShop(t *testing.T) {
 	p.newPet("Igor", 1) // advances the sequences
 	made := p.inSandbox(stores.SampleShop).dump()
 	if *update {
-		if err := os.WriteFile(golden, made, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(golden, made, 0o600))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if diff := cmp.Diff(string(want), string(made)); diff != "" {
 		t.Errorf("the sample shop differs from %s (-want +got):\n%.2000s", golden, diff)
 	}
@@ -317,9 +313,7 @@ func TestDeleteSandbox(t *testing.T) {
 	for _, key := range []string{one.Key.Secret, second.Secret} {
 		other.as(key).get("/pets").want(200)
 	}
-	if err := other.verifier.FlushUses(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, other.verifier.FlushUses(t.Context()))
 	p.del(one.path()).want(204)
 	deleted := time.Now()
 	inside.get("/pets").wantError(401, "invalid_api_key")
@@ -423,9 +417,7 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 	one := p.newSandbox("one", "shop")
 	inside, other := p.as(one.Key.Secret), p.as(p.newKey("other", auth.Admin))
 	id, err := strconv.ParseInt(accountOf(one), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	rotated := fmt.Sprintf("%s/%d/rotate", keysPath, inside.makeKey("rotated", "read").ID)
 	counted := []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages", "/events", "/webhooks", keysPath, "/account", "/pets/1", "/categories/1", "/store/inventory/1"}
 	var rules []object

@@ -59,9 +59,7 @@ func TestSecurityEvents(t *testing.T) {
 	limited.as("").get("/pets").want(401)
 	box := p.newSandbox("box", "empty")
 	boxAccount, err := strconv.ParseInt(accountOf(box), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	ofSandbox := func(event, target string) eventLine {
 		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetAccountID: target}
 	}

@@ -18,9 +18,7 @@ func TestSecurityChecklist(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs"
 	text, err := os.ReadFile(filepath.Join(docs, "security.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	named := regexp.MustCompile(`\[(Test\w+)\]\(([\w./]+_test\.go)\)`)
 	sections := strings.Split(string(text), "\n## ")[1:]
 	const ten = 10
@@ -56,9 +54,7 @@ func TestServerSendsNoRequests(t *testing.T) {
 	files := 0
 	for _, directory := range []string{".", "../auth", "../docs", "../casefold", "../webhook", "../../db"} {
 		sources, err := filepath.Glob(filepath.Join(directory, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for _, source := range sources {
 			if strings.HasSuffix(source, "_test.go") {
 				continue
@@ -66,9 +62,7 @@ func TestServerSendsNoRequests(t *testing.T) {
 			files++
 			set := token.NewFileSet()
 			file, err := parser.ParseFile(set, source, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			for node := range ast.Preorder(file) {
 				selector, ok := node.(*ast.SelectorExpr)
 				if !ok {

@@ -91,13 +91,12 @@ func testLostWorker(t *testing.T, how pgtest.Outage) {
 	began := time.Now()
 	sleep.For(t.Context(), recovery)
 	during, lost, eventsDuring := measure()
-	var sessions, refused int64
+	var refused int64
 	for _, b := range buyers[:soakAccounts] {
 		refused += b.refused.Load()
 	}
-	if err := p.db.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'").Scan(&sessions); err != nil {
-		t.Fatal(err)
-	}
+	sessions := pgtest.Read[int64](t, p.db, `
+		SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`)
 	t.Logf("accounts of the other worker: %.0f requests and %.0f events a second before, %.0f and %.0f meanwhile (%.2f, %.2f), %d got 503; accounts of the worker: %.1f requests; %d sessions on the coordinator",
 		before, eventsBefore, during, eventsDuring, during/before, eventsDuring/eventsBefore, refused, lost, sessions)
 	if during < leastRate*before || eventsDuring < leastRate*eventsBefore {
@@ -282,9 +281,10 @@ func (b *buyer) checkOrders() {
 		}
 	}
 	var numbers, newest, placed int64
-	if err := b.db.QueryRow(b.t.Context(), "SELECT count(*), max(sequence), count(*) FILTER (WHERE type = 'order.placed') FROM events WHERE account_id = $1", b.account).Scan(&numbers, &newest, &placed); err != nil {
-		b.t.Fatal(err)
-	}
+	check(b.t, b.db.QueryRow(b.t.Context(), `
+		SELECT count(*), max(sequence), count(*) FILTER (WHERE type = 'order.placed')
+		FROM events
+		WHERE account_id = $1`, b.account).Scan(&numbers, &newest, &placed))
 	if numbers != newest || placed != int64(len(stored)) {
 		b.t.Errorf("account %d has %d events up to number %d, and %d of its %d orders", b.account, numbers, newest, placed, len(stored))
 	}

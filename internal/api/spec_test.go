@@ -31,17 +31,11 @@ func TestSpec(t *testing.T) {
 func document(t *testing.T, text []byte) any {
 	t.Helper()
 	read, err := openapi3.NewLoader().LoadFromData(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	encoded, err := json.Marshal(read)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var value any
-	if err := json.Unmarshal(encoded, &value); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(encoded, &value))
 	return value
 }
 
@@ -68,9 +62,7 @@ func TestBaseURL(t *testing.T) {
 	}
 	for _, target := range []string{"/openapi.json", "/openapi.yaml"} {
 		read, err := openapi3.NewLoader().LoadFromData(p.get(target).want(200).body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if len(read.Servers) != 1 || read.Servers[0].URL != base {
 			t.Errorf("%s has the servers %+v", target, read.Servers)
 		}
@@ -82,17 +74,11 @@ func TestBaseURL(t *testing.T) {
 func TestSpecAsJSON(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	want, err := yaml.YAMLToJSON(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if *update {
-		if err := os.WriteFile("openapi.json", want, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile("openapi.json", want, 0o600))
 	}
 	got, err := os.ReadFile("openapi.json")
 	if err != nil || !bytes.Equal(got, want) {

@@ -233,13 +233,9 @@ func TestSlowStream(t *testing.T) {
 func dialSlowly(t *testing.T, p *petstore, target string) net.Conn {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
+	check(t, conn.(*net.TCPConn).SetReadBuffer(4096))
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer %s\r\nAccept: text/event-stream\r\n\r\n", target, p.key); err != nil {
 		t.Fatal(err)
 	}
@@ -251,13 +247,9 @@ func dialSlowly(t *testing.T, p *petstore, target string) net.Conn {
 func readSlowly(p *petstore, conn net.Conn) (last string, received int) {
 	t := p.t
 	t.Helper()
-	if err := conn.(*net.TCPConn).SetReadBuffer(1 << 20); err != nil {
-		t.Fatal(err)
-	}
+	check(t, conn.(*net.TCPConn).SetReadBuffer(1<<20))
 	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer opened.Body.Close()
 	lines := bufio.NewScanner(opened.Body)
 	lines.Buffer(nil, 1<<20)
@@ -358,18 +350,14 @@ func TestRevokedWhileCatchingUp(t *testing.T) {
 	id, key := p.issue(auth.Read, nil)
 	conn := dialSlowly(t, p.as(key), "/events")
 	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer opened.Body.Close()
 	p.revoke(id)
 	p.until("the key has ended", func() bool {
 		refused, err := p.as(key).try("GET", "/account", nil)
 		return err == nil && refused.status == 401
 	})
-	if err := conn.(*net.TCPConn).SetReadBuffer(1 << 20); err != nil {
-		t.Fatal(err)
-	}
+	check(t, conn.(*net.TCPConn).SetReadBuffer(1<<20))
 	rest, err := io.ReadAll(opened.Body)
 	if err != nil {
 		t.Errorf("the stream has no clean end: %v", err)

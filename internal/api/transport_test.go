@@ -260,9 +260,7 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 func (p *petstore) closedPool() *postgres.DB {
 	p.t.Helper()
 	pool, err := postgres.Open(p.t.Context(), p.dbURL, 1)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	pool.Close()
 	return pool
 }

@@ -43,3 +43,11 @@ func (r *response) wantHeader(name, want string) *response {
 	}
 	return r
 }
+
+// check ends the test at an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -30,9 +30,7 @@ func TestPlansOfDeliveries(t *testing.T) {
 	p.exec("ANALYZE webhook_deliveries")
 	for _, filter := range []string{"", "&status=failed", "&status=delivered", "&status=pending"} {
 		query, err := url.ParseQuery(filter)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		middle := httpjson.Position{Key: fmt.Sprintf("dlv_%030x00", size/2)}
 		cursor := api.SealCursor(secret, api.List{Account: p.accountID(), Path: hook.path(), Sort: "-id", Query: query}, middle)
 		read := func(filter string) []statement {

@@ -245,9 +245,7 @@ func TestTooManyWebhooks(t *testing.T) {
 func (p *petstore) storedSecrets(id string) (account int64, current, previous []byte, until *time.Time) {
 	p.t.Helper()
 	err := p.db.QueryRow(p.t.Context(), "SELECT account_id, secret, previous_secret, previous_until FROM webhooks WHERE id = $1", id).Scan(&account, &current, &previous, &until)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	return account, current, previous, until
 }
 
@@ -256,9 +254,7 @@ func (p *petstore) storedSecrets(id string) (account int64, current, previous []
 func TestWebhookSecrets(t *testing.T) {
 	t.Parallel()
 	vault, err := webhook.NewVault(webhook.VaultKey{7})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for what, test := range map[string]struct {
 		vault  *webhook.Vault
 		sealed bool
@@ -300,9 +296,7 @@ func TestWebhookBegins(t *testing.T) {
 			SELECT after_sequence, last_sequence, unsettled_after IS NULL
 			FROM webhooks JOIN account_state USING (account_id)
 			WHERE id = $1`, hook.ID).Scan(&after, &last, &isSettled)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return after, last, isSettled
 	}
 	p.newPet("Rex", 1)
@@ -403,13 +397,9 @@ func TestDisabledWebhookEvent(t *testing.T) {
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL + "/a-secret-path", "types": []string{"pet.created"}, "description": "a secret note"}).want(201))
 	p.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'gone' WHERE id = $1", hook.ID)
 	data, err := api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	created, err := json.Marshal(hook.CreatedAt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	want := fmt.Sprintf(`{"webhook":{"id":%q,"types":["pet.created"],"status":"disabled","disabledReason":"gone","createdAt":%s}}`, hook.ID, created)
 	wantEqual(t, want, strings.TrimSpace(string(data)), "data of the event")
 }
