@@ -287,6 +287,23 @@ func (p *petstore) eventID(sequence, nonce int) string {
 	return eventids.IDOf(p.accountID(), int64(sequence), int64(nonce)).String()
 }
 
+// at returns the same client with another URL.
+func (p *petstore) at(url string) *petstore {
+	other := *p
+	other.url = url
+	return &other
+}
+
+// listening starts another listener of the server, with another configuration.
+func (p *petstore) listening(change func(*httptest.Server)) *petstore {
+	p.t.Helper()
+	listener := httptest.NewUnstartedServer(p.server)
+	change(listener)
+	listener.Start()
+	p.t.Cleanup(listener.Close)
+	return p.at(listener.URL)
+}
+
 // as returns the same server with a client that uses another key.
 func (p *petstore) as(key string) *petstore {
 	other := *p
@@ -430,20 +447,45 @@ var client = &http.Client{
 	Timeout:       30 * time.Second,
 }
 
+// background calls a function in a goroutine. The function that it returns waits for the result.
+func background[T any](call func() T) (result func() T) {
+	done := make(chan T, 1)
+	go func() { done <- call() }()
+	return func() T { return <-done }
+}
+
 // begin sends a request as [petstore.do] does, and does not wait for the response. The function
 // that it returns does, and fails the test if there is none.
 func (p *petstore) begin(method, target string, body any, header ...string) (received func() *response) {
 	var resp *response
-	ended := make(chan error, 1)
-	go func() {
-		var err error
+	failed := background(func() (err error) {
 		resp, err = p.try(method, target, body, header...)
-		ended <- err
-	}()
+		return err
+	})
 	return func() *response {
 		p.t.Helper()
-		check(p.t, <-ended)
+		check(p.t, failed())
 		return resp
+	}
+}
+
+// leaving sends requests at the same time. The function that it returns hangs up all clients, waits
+// for them, and fails the test if one got a response.
+func (p *petstore) leaving(clients int, method, target, body string, header ...string) (leave func()) {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(p.t.Context())
+	var gone sync.WaitGroup
+	for range clients {
+		request := p.request(ctx, method, target, strings.NewReader(body), header...)
+		gone.Go(func() {
+			if _, err := p.send(request, []byte(body)); !errors.Is(err, context.Canceled) {
+				p.t.Errorf("%s %s: %v, before the client hung up", method, target, err)
+			}
+		})
+	}
+	return func() {
+		cancel()
+		gone.Wait()
 	}
 }
 
@@ -640,6 +682,30 @@ func atOnce(t testing.TB, n int, run func(i int) error) {
 	close(begin)
 	group.Wait()
 	check(t, errors.Join(failures...))
+}
+
+// allAtOnce sends n requests at the same time.
+func allAtOnce(t testing.TB, n int, send func(i int) (*response, error)) []*response {
+	t.Helper()
+	responses := make([]*response, n)
+	atOnce(t, n, func(i int) (err error) {
+		responses[i], err = send(i)
+		return err
+	})
+	return responses
+}
+
+// outcomes counts responses by status and error code, such as "409 category_exists". Each error
+// must be complete.
+func outcomes(responses []*response) map[string]int {
+	count := map[string]int{}
+	for _, resp := range responses {
+		if resp.status >= http.StatusBadRequest {
+			resp.wantError(resp.status, resp.error().Code)
+		}
+		count[resp.brief()]++
+	}
+	return count
 }
 
 // query encodes parameters, given as names and values.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -129,6 +130,12 @@ func TestPublicOperations(t *testing.T) {
 // eventually repeats a check until it succeeds, and fails the test after this time.
 func eventually(t testing.TB, within time.Duration, so func() bool) {
 	t.Helper()
+	awaitThat(t, within, "the condition", so)
+}
+
+// awaitThat is [eventually], and its failure says what is so.
+func awaitThat(t testing.TB, within time.Duration, what string, so func() bool) {
+	t.Helper()
 	deadline := time.After(within)
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
@@ -136,7 +143,7 @@ func eventually(t testing.TB, within time.Duration, so func() bool) {
 		select {
 		case <-again.C:
 		case <-deadline:
-			t.Fatalf("the condition did not hold within %s", within)
+			t.Fatalf("not within %s: %s", within, what)
 		}
 	}
 }
@@ -169,18 +176,17 @@ func (p *petstore) listen() {
 	}
 }
 
-// run runs a function in the background until the test ends.
-func (p *petstore) run(beside func(context.Context)) {
+// run runs a function in the background until the test ends, or calls stop.
+func (p *petstore) run(beside func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(p.t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		beside(ctx)
-	}()
-	p.t.Cleanup(func() {
+	var running sync.WaitGroup
+	running.Go(func() { beside(ctx) })
+	stop = func() {
 		cancel()
-		<-ended
-	})
+		running.Wait()
+	}
+	p.t.Cleanup(stop)
+	return stop
 }
 
 // cutListeners terminates every listening connection, repeatedly.

@@ -28,13 +28,13 @@ func TestShardMovesUnderLoad(t *testing.T) {
 		tenants[i] = p.tenant(fmt.Sprint("moved-", i))
 	}
 	load := &moveLoad{placed: map[int64][]int64{}}
-	done := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	for i := range clients {
-		group.Go(func() { load.run(t, tenants[i%accounts], i, done) })
+		group.Go(func() { load.run(ctx, t, tenants[i%accounts], i) })
 	}
 	took := moveShards(t, p, moves)
-	close(done)
+	stop()
 	group.Wait()
 	t.Logf("%d operations during %d moves of %s in all; the longest took %s, %d requests got 503",
 		load.operations.Load(), moves, took.Round(time.Millisecond), time.Duration(load.longest.Load()).Round(time.Millisecond), load.refused.Load())
@@ -62,15 +62,10 @@ type moveLoad struct {
 	placed map[int64][]int64 // acknowledged orders by account
 }
 
-// run restocks, orders and reads until done is closed.
-func (l *moveLoad) run(t *testing.T, client tenant, number int, done chan struct{}) {
+// run restocks, orders and reads until ctx ends.
+func (l *moveLoad) run(ctx context.Context, t *testing.T, client tenant, number int) {
 	t.Helper()
-	for n := 0; ; n++ {
-		select {
-		case <-done:
-			return
-		default:
-		}
+	for n := 0; ctx.Err() == nil; n++ {
 		began := time.Now()
 		if err := l.once(client, fmt.Sprintf("%d-%d", number, n)); err != nil {
 			t.Error(err)

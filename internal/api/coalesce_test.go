@@ -135,6 +135,16 @@ func (s *turnstile) release(ctx context.Context) {
 	})
 }
 
+// wantAtMost fails the test unless at most this many statements ran at the same time.
+func (s *turnstile) wantAtMost(statements int) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.max == 0 || s.max > statements {
+		s.t.Errorf("%d statements had a connection at the same time, want 1 to %d", s.max, statements)
+	}
+}
+
 // prepare runs requests whose statements pass.
 func (s *turnstile) prepare(requests func()) {
 	s.setUp.Store(true)
@@ -162,27 +172,18 @@ func (s *turnstile) await(requests int) {
 	}
 }
 
-// leaving sends requests at the same time. The returned function hangs up all
-// clients and waits for them.
-func (s *turnstile) leaving(clients int, method, target, body string) (leave func()) {
-	ctx, cancel := context.WithCancel(s.t.Context())
-	var gone sync.WaitGroup
-	for range clients {
-		request := s.request(ctx, method, target, strings.NewReader(body))
-		gone.Go(func() {
-			response, err := client.Do(request)
-			if err == nil {
-				_ = response.Body.Close() // too early
-			}
-			if !errors.Is(err, context.Canceled) {
-				s.t.Errorf("%s %s: %v, %v, before the client hung up", method, target, response, err)
-			}
-		})
-	}
-	return func() {
-		cancel()
-		gone.Wait()
-	}
+// together sends requests at the same time, and lets their statements pass when the server handles all
+// of them.
+func (s *turnstile) together(requests int, send func(i int) error) {
+	s.t.Helper()
+	atOnce(s.t, requests+1, func(i int) error {
+		if i < requests {
+			return send(i)
+		}
+		s.await(requests)
+		s.pass()
+		return nil
+	})
 }
 
 // ordersWritten are the statements that write orders, in a common group or in a group of their
@@ -234,12 +235,7 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 				}
 			})
 			ids = append(ids, absentPet)
-			atOnce(t, requests+1, func(i int) error {
-				if i == requests {
-					s.await(requests)
-					s.pass()
-					return nil
-				}
+			s.together(requests, func(i int) error {
 				resp, err := test.ask(s.petstore, i, ids)
 				if err == nil && (resp.status >= 300 && resp.status != 404 || !strings.Contains(string(resp.body), test.want(i))) {
 					err = fmt.Errorf("%s: %d %s, want %s", resp.what, resp.status, resp.body, test.want(i))
@@ -287,12 +283,7 @@ func TestListsShareNothing(t *testing.T) {
 				}
 			})
 			const each = 4 // one runs alone; the waiting ones could share a wrong statement
-			atOnce(t, each*len(lists)+1, func(i int) error {
-				if i == each*len(lists) {
-					s.await(i)
-					s.pass()
-					return nil
-				}
+			s.together(each*len(lists), func(i int) error {
 				list := lists[i%len(lists)]
 				resp, err := list.p.try("GET", list.target, nil, "Prefer", prefer)
 				for err == nil && prefer != "" && resp.status == 429 { // a count waits a second for the one before

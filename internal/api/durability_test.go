@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,43 +22,28 @@ func (p *petstore) withoutStandby() (back func()) {
 		}
 	}
 	set("away")
-	ending, ended := make(chan struct{}), make(chan error, 1)
-	go func() { // commits until a commit waits, then until it returns
-		for {
-			if err := db.New(p.db).AwaitStandby(p.t.Context()); err != nil {
-				ended <- err
-				return
-			}
-			select {
-			case <-ending:
-				ended <- nil
-				return
-			default:
-			}
+	var ending atomic.Bool
+	ended := background(func() (err error) { // commits until a commit waits, then until it returns
+		for err == nil && !ending.Load() {
+			err = db.New(p.db).AwaitStandby(p.t.Context())
 		}
-	}()
+		return err
+	})
 	p.until("a commit waits for the standby", func() bool {
-		waiting := pgtest.Read[bool](p.t, p.db, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
-		return waiting
+		return pgtest.Read[bool](p.t, p.db, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
 	})
 	return func() {
 		p.t.Helper()
-		close(ending)
+		ending.Store(true)
 		set("")
-		check(p.t, <-ended)
+		check(p.t, ended())
 	}
 }
 
 // until waits for a condition and fails the test after 30 seconds.
 func (p *petstore) until(what string, so func() bool) {
 	p.t.Helper()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for deadline := time.Now().Add(30 * time.Second); !so(); <-poll.C {
-		if time.Now().After(deadline) {
-			p.t.Fatalf("not within 30 s: %s", what)
-		}
-	}
+	awaitThat(p.t, 30*time.Second, what, so)
 }
 
 // TestRetriesWaitForTheStandby: while the synchronous standby is away, the server does not

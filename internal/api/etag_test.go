@@ -541,16 +541,14 @@ func TestRaceForOneTag(t *testing.T) {
 				s := p.stage(on("available", 5, 1))
 				target := race.target(s)
 				tag := s.get(target).want(200).etag()
-				responses := make([]*response, clients)
-				run := func(i int) (err error) {
-					responses[i], err = s.try(race.method, target, race.body(i), "If-Match", tag)
-					return err
+				update := func(i int) (*response, error) {
+					return s.try(race.method, target, race.body(i), "If-Match", tag)
 				}
+				var responses []*response
 				if round%2 == 1 && race.name != "category" { // heldUp does not lock the row of the category
-					responses = responses[:heldUp]
-					s.heldUp(heldUp, run)
+					responses = s.heldUp(heldUp, update)
 				} else {
-					atOnce(t, clients, run)
+					responses = allAtOnce(t, clients, update)
 				}
 				var won []*response
 				for _, resp := range responses {

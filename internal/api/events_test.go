@@ -530,10 +530,7 @@ func TestStreamOfALostEvent(t *testing.T) {
 	if fields, ok := stream.next(); ok {
 		t.Errorf("the stream has %v", fields)
 	}
-	p.until("the request is logged", func() bool { return len(p.logged("lost")) == 1 })
-	if line := p.logged("lost")[0]; line.Level != "INFO" || line.Error != "" {
-		t.Errorf("the log line is %+v", line)
-	}
+	p.wantLogged("lost", logLine{Level: "INFO", Status: 200})
 }
 
 // TestAcceptOfEvents checks which requests get a stream.

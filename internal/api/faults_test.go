@@ -3,7 +3,6 @@ package api_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -271,26 +270,13 @@ func TestClientLeaves(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).readingPrimary()
 	p.oneOfEach()
-	const id = "left-alone"
-	leaving, leave := context.WithCancel(t.Context())
-	defer leave()
-	request := p.request(leaving, "GET", "/store/orders/1", nil, "X-Request-Id", id)
-	left := make(chan error, 1)
-	release := p.lockTable("orders", 1, func() {
-		go func() {
-			_, err := p.send(request, nil)
-			left <- err
-		}()
-	})
-	defer release()
+	var leave func()
+	defer p.lockTable("orders", 1, func() {
+		leave = p.leaving(1, "GET", "/store/orders/1", "", "X-Request-Id", "left-alone")
+	})()
 	leave()
-	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("the client got %v", err)
-	}
-	eventually(t, 8*time.Second, func() bool { return p.waiting() == 0 && len(p.logged(id)) == 1 })
-	if line := p.logged(id)[0]; line.Level != "INFO" || line.Status != 499 || line.Error != "" {
-		t.Errorf("the log has %+v", line)
-	}
+	eventually(t, 8*time.Second, func() bool { return p.waiting() == 0 })
+	p.wantLogged("left-alone", logLine{Level: "INFO", Status: 499})
 }
 
 // TestDatabaseErrorsAreHidden: the text of a database error goes to the log, not to

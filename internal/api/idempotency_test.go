@@ -314,26 +314,19 @@ func TestRaceForOneIdempotencyKey(t *testing.T) {
 	for range rounds {
 		s := p.stage(on("available", 100))
 		key := rand.Text()
-		responses := make([]*response, twins)
-		atOnce(t, twins, func(i int) (err error) {
-			responses[i], err = servers[i%2].try("POST", "/store/orders", object{"petId": s.pet, "quantity": 3}, "Idempotency-Key", key)
-			return err
-		})
 		ends := map[string]int{}
-		for _, resp := range responses {
+		for _, resp := range allAtOnce(t, twins, func(i int) (*response, error) {
+			return servers[i%2].try("POST", "/store/orders", object{"petId": s.pet, "quantity": 3}, "Idempotency-Key", key)
+		}) {
 			ends[fmt.Sprintf("%s %s", resp.brief(), resp.header.Get("Idempotent-Replayed"))]++
 			if resp.status == 201 {
-				if resp.header.Get("Location") != fmt.Sprintf("/store/orders/%d", decode[order](resp).ID) {
-					t.Errorf("Location %q of %s", resp.header.Get("Location"), resp.body)
-				}
+				resp.wantHeader("Location", fmt.Sprintf("/store/orders/%d", decode[order](resp).ID))
 				resp.wantSame(p.get(resp.header.Get("Location")))
-			} else if resp.wantError(409, "idempotency_in_progress").header.Get("Retry-After") != "1" {
-				t.Errorf("Retry-After %q", resp.header.Get("Retry-After"))
+			} else {
+				resp.wantError(409, "idempotency_in_progress").wantHeader("Retry-After", "1")
 			}
 		}
-		if ends["201 "] != 1 {
-			t.Errorf("%d requests were not replays, want 1", ends["201 "])
-		}
+		wantEqual(t, 1, ends["201 "], "requests that were not replays")
 		t.Log(ends)
 		s.wantShelf(on("available", 97, 3))
 		p.under(key, "/store/orders", object{"petId": s.pet, "quantity": 3}).want(201)

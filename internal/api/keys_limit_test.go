@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,23 +19,10 @@ func TestTooManyAPIKeys(t *testing.T) {
 	for range auth.MaxKeys - 5 { // one is the key of the test
 		lastID, _ = p.issue(auth.Read, nil)
 	}
-	var created, refused atomic.Int64
-	atOnce(t, 10, func(i int) error {
-		resp, err := p.try("POST", keysPath, object{"name": fmt.Sprint(i), "scope": "read"})
-		switch {
-		case err != nil:
-			return err
-		case resp.status == 201:
-			created.Add(1)
-		default:
-			resp.wantError(409, "too_many_api_keys")
-			refused.Add(1)
-		}
-		return nil
-	})
-	if created.Load() != 4 || refused.Load() != 6 {
-		t.Errorf("%d keys created and %d refused, want 4 and 6", created.Load(), refused.Load())
-	}
+	ends := outcomes(allAtOnce(t, 10, func(i int) (*response, error) {
+		return p.try("POST", keysPath, object{"name": fmt.Sprint(i), "scope": "read"})
+	}))
+	wantEqual(t, map[string]int{"201": 4, "409 too_many_api_keys": 6}, ends, "new keys")
 	p.revoke(lastID)
 	p.makeKey("after a revocation", "read")
 	p.post(keysPath, object{"name": "one more", "scope": "read"}).wantError(409, "too_many_api_keys")

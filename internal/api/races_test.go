@@ -28,23 +28,10 @@ func TestStockIsNeverOversold(t *testing.T) {
 		t.Run(fmt.Sprint(test.units, " units each"), func(t *testing.T) {
 			t.Parallel()
 			s := start(t).stage(on("available", stock))
-			responses := make([]*response, buyers)
-			atOnce(t, buyers, func(i int) (err error) {
-				responses[i], err = placing(test.units)(s)
-				return err
-			})
-			var sold []int64
-			for _, resp := range responses {
-				if resp.status == 201 {
-					sold = append(sold, test.units)
-				} else {
-					resp.wantError(409, test.refusal)
-				}
-			}
-			if int64(len(sold)) != stock/test.units {
-				t.Errorf("%d orders were placed, want %d", len(sold), stock/test.units)
-			}
-			s.wantShelf(on(test.status, test.left, sold...))
+			ends := outcomes(allAtOnce(t, buyers, func(int) (*response, error) { return placing(test.units)(s) }))
+			orders := int(stock / test.units)
+			wantEqual(t, map[string]int{"201": orders, "409 " + test.refusal: buyers - orders}, ends, "orders")
+			s.wantShelf(on(test.status, test.left, slices.Repeat([]int64{test.units}, orders)...))
 		})
 	}
 }
@@ -181,15 +168,14 @@ func TestRacesOfTwo(t *testing.T) {
 				s := p.stage(race.before)
 				elsewhere := s
 				elsewhere.petstore = other.in(t)
-				var responses [2]*response
-				run := func(i int) (err error) {
-					responses[i], err = []event{race.one, race.two}[i]([]scene{s, elsewhere}[i])
-					return err
+				run := func(i int) (*response, error) {
+					return []event{race.one, race.two}[i]([]scene{s, elsewhere}[i])
 				}
+				var responses []*response
 				if round%2 == 0 {
-					atOnce(t, 2, run)
+					responses = allAtOnce(t, 2, run)
 				} else {
-					s.heldUp(2, run)
+					responses = s.heldUp(2, run)
 				}
 				seen[fmt.Sprintf("%s, %s: %v", responses[0].brief(), responses[1].brief(), s.stored())]++
 			}
@@ -211,9 +197,9 @@ func (r *response) brief() string {
 	return fmt.Sprint(r.status, " ", r.error().Code)
 }
 
-// heldUp is atOnce with the rows of the pet locked until one of the calls waits for them.
+// heldUp is allAtOnce with the rows of the pet locked until one of the calls waits for them.
 // The others wait for that one.
-func (s scene) heldUp(n int, run func(i int) error) {
+func (s scene) heldUp(n int, send func(i int) (*response, error)) []*response {
 	s.t.Helper()
 	tx := pgtest.Begin(s.t, s.db)
 	pgtest.Exec(s.t, tx, `
@@ -222,12 +208,10 @@ func (s scene) heldUp(n int, run func(i int) error) {
 		JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
 		WHERE inventory.account_id = $1 AND pets.id = $2
 		FOR UPDATE`, s.accountID(), s.pet)
-	atOnce(s.t, n+1, func(i int) error {
-		if i == n {
-			return errors.Join(s.awaitWaiting(1), tx.Rollback(s.t.Context()))
-		}
-		return run(i)
-	})
+	released := background(func() error { return errors.Join(s.awaitWaiting(1), tx.Rollback(s.t.Context())) })
+	responses := allAtOnce(s.t, n, send)
+	check(s.t, released())
+	return responses
 }
 
 // awaitWaiting waits until n connections of the database wait for a lock.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -107,14 +106,12 @@ func (p *petstore) recordRequests(sandbox int64, from, to int) {
 // before a lookup of its key is in the record only then.
 func (p *petstore) trusting() *petstore {
 	p.t.Helper()
-	listening := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.verifier.Trust()
-		p.server.ServeHTTP(w, r)
-	}))
-	p.t.Cleanup(listening.Close)
-	other := *p
-	other.url = listening.URL
-	return &other
+	return p.listening(func(s *httptest.Server) {
+		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			p.verifier.Trust()
+			p.server.ServeHTTP(w, r)
+		})
+	})
 }
 
 // TestRecord: the record of a sandbox has each request that its keys have sent, as the client
@@ -242,29 +239,20 @@ func TestRecordOfLeavingClients(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).patient().inSandbox(stores.SampleShop)
 	gone := make(chan struct{}, 1)
-	noticing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer context.AfterFunc(r.Context(), func() { gone <- struct{}{} })()
-		p.server.ServeHTTP(w, r)
-	}))
-	t.Cleanup(noticing.Close)
+	noticing := p.listening(func(s *httptest.Server) {
+		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer context.AfterFunc(r.Context(), func() { gone <- struct{}{} })()
+			p.server.ServeHTTP(w, r)
+		})
+	})
 	const placed = "/store/orders/1001"
 	for i, write := range []struct {
 		method, path, body string
 		status             int // of the order afterwards
 	}{{"POST", "/store/orders", `{"petId":1}`, 200}, {"DELETE", placed, "", 404}} {
-		leaving, leave := context.WithCancel(t.Context())
-		request := p.request(leaving, write.method, noticing.URL+write.path, strings.NewReader(write.body))
-		left := make(chan error, 1)
-		release := p.lockTable("orders", 1, func() {
-			go func() {
-				_, err := p.send(request, []byte(write.body))
-				left <- err
-			}()
-		})
+		var leave func()
+		release := p.lockTable("orders", 1, func() { leave = noticing.leaving(1, write.method, write.path, write.body) })
 		leave()
-		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("the client got %v", err)
-		}
 		<-gone
 		release()
 		got := p.newestExchange(i + 1)
@@ -478,18 +466,12 @@ func TestStreamOfRecordEnds(t *testing.T) {
 	sandbox := p.newSandbox("busy", stores.SampleShop)
 	id, key := p.issue(auth.Admin, nil)
 	followed := p.as(key).stream(sandbox.path() + "/requests")
-	inside, ended, done := p.as(sandbox.Key.Secret), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-ended:
-				return
-			default:
-				_, _ = inside.try("GET", "/pets/1", nil)
-			}
+	inside := p.as(sandbox.Key.Secret)
+	stop := p.run(func(ctx context.Context) {
+		for ctx.Err() == nil {
+			_, _ = inside.try("GET", "/pets/1", nil)
 		}
-	}()
+	})
 	followed.wantRequest(200)
 	p.revoke(id)
 	const most = 1500 // of the 200 a second that the limit allows
@@ -500,8 +482,7 @@ func TestStreamOfRecordEnds(t *testing.T) {
 	if sent > most {
 		t.Errorf("the stream of a revoked key goes on after %d requests", sent)
 	}
-	close(ended)
-	<-done
+	stop()
 }
 
 // TestStreamOfAGoneSandboxEnds: the parent account learns that there is nothing more to come.

@@ -92,19 +92,17 @@ func (u unread) Write(text []byte) (int, error) {
 func TestReportThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)
-	begun, ended, done, got := make(chan struct{}), make(chan struct{}), make(chan struct{}), httptest.NewRecorder()
+	begun, ended, got := make(chan struct{}), make(chan struct{}), httptest.NewRecorder()
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, ownReport, nil)
 	request.Header.Set("Authorization", "Bearer "+p.key)
-	go func() {
-		defer close(done)
+	done := background(func() *httptest.ResponseRecorder {
 		p.server.ServeHTTP(unread{got, sync.OnceFunc(func() { close(begun) }), ended}, request)
-	}()
+		return got
+	})
 	<-begun
 	p.get("/store/inventory/summary").want(200)
 	close(ended)
-	if <-done; got.Code != http.StatusOK {
-		t.Errorf("the report has the status %d: %s", got.Code, got.Body)
-	}
+	wantEqual(t, http.StatusOK, done().Code, "the status of the report %s", got.Body)
 }
 
 // TestReportHoldsItsPlace: while a report is judged, the account gets no exact count.

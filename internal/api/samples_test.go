@@ -212,18 +212,9 @@ func (p *petstore) fillShop() {
 // succeeded counts the successful requests of an operation in the server's log.
 func (p *petstore) succeeded(method, route string) int {
 	p.t.Helper()
-	count := 0
-	for line := range strings.Lines(p.log.String()) {
-		var request struct {
-			Method, Route string
-			Status        int
-		}
-		check(p.t, json.Unmarshal([]byte(line), &request))
-		if request.Method == method && request.Route == route && request.Status < 300 {
-			count++
-		}
-	}
-	return count
+	return len(logLines(p, func(line logLine) bool {
+		return line.Method == method && line.Route == route && line.Status < 300
+	}))
 }
 
 // TestCodeSamplesAreComplete: every operation has a sample in each of the three

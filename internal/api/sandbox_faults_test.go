@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -387,9 +386,7 @@ func TestCloseBefore(t *testing.T) {
 	p.wantClosed("DELETE", fmt.Sprintf("/pets/%d", petID), "")
 	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock")
 	p.do("POST", "/store/orders", object{"petId": petID, "quantity": 1}, "Idempotency-Key", "a").want(201)
-	if lines := p.logged("closed-before"); len(lines) != 1 || lines[0].Fault != "0/close" || lines[0].Status != 444 || lines[0].Level != "INFO" {
-		t.Errorf("the log has %+v", lines)
-	}
+	p.wantLogged("closed-before", logLine{Level: "INFO", Status: 444, Fault: "0/close"})
 	if text := exposed(t, metrics); !strings.Contains(text, `petstore_injected_faults_total{effect="close"} 4`) || strings.Contains(text, `status="444"`) {
 		t.Errorf("the metrics are\n%s", text)
 	}
@@ -407,9 +404,7 @@ func TestCloseAfter(t *testing.T) {
 	p.setFaults(object{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1}, object{"operation": "*", "effect": "close", "when": "after", "first": 4})
 	body := fmt.Sprintf(`{"petId": %d, "quantity": 3}`, petID)
 	p.wantClosed("POST", "/store/orders", body, "Idempotency-Key", "a", "X-Request-Id", "closed-after")
-	if lines := p.logged("closed-after"); len(lines) != 1 || lines[0].Fault != "0/close" || lines[0].Status != 201 {
-		t.Errorf("the log has %+v", lines)
-	}
+	p.wantLogged("closed-after", logLine{Level: "INFO", Status: 201, Fault: "0/close"})
 	p.wantClosed("POST", "/store/orders", body, "Idempotency-Key", "a") // a replay
 	p.wantClosed("GET", "/categories", "")                              // a response of several packets
 	p.wantClosed("PUT", fmt.Sprintf("/store/inventory/%d", petID), `{"quantity": 100}`)
@@ -487,29 +482,19 @@ func TestDelayHoldsNothing(t *testing.T) {
 		object{"operation": "listPets", "effect": "delay", "delayMs": 10_000},
 	)
 	const delayed = 12 // more than the database connections of the server
-	done := make(chan error, delayed)
-	for i := range delayed {
-		go func() {
-			method, target, body := "GET", "/pets", any(nil)
-			if i%2 == 0 {
-				method, target, body = "POST", "/store/orders", object{"petId": petID, "quantity": 1}
-			}
-			resp, err := p.try(method, target, body)
-			// The account has one place, and all requests need it at once.
-			if err == nil && resp.status >= 300 && resp.status != 429 {
-				err = fmt.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
-			}
-			done <- err
-		}()
+	var received []func() *response
+	for range delayed / 2 {
+		received = append(received, p.begin("GET", "/pets", nil),
+			p.begin("POST", "/store/orders", object{"petId": petID, "quantity": 1}))
 	}
 	eventually(t, 8*time.Second, func() bool { return cmp.Equal(p.matched(), []int64{delayed / 2, delayed / 2}) })
 	// Long before the end of the delays. A poll of the positions takes one for a moment.
 	eventually(t, 2*time.Second, func() bool { return p.pool.Pool().Stat().AcquiredConns() == 0 })
 	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock during the delays")
 	p.server.ShutDown()
-	for range delayed {
-		if err := <-done; err != nil {
-			t.Error(err)
+	for _, receive := range received { // the account has one place, and all requests need it at once
+		if resp := receive(); resp.status >= 300 && resp.status != 429 {
+			t.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
 		}
 	}
 	p.server.ShutDown() // has no further effect
@@ -598,34 +583,21 @@ func TestRevokedDuringDelay(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t).faultSandbox()
 	petID := p.newPet("one", 10)
-	writer := p.makeKey("writer", "write")
-	delayed := []struct {
-		method, target string
-		body           any
-	}{
-		{"GET", "/pets", nil},
-		{"HEAD", "/pets", nil},
-		{"DELETE", fmt.Sprint("/pets/", petID), nil},
-		{"POST", "/store/orders", object{"petId": petID, "quantity": 1}},
+	key := p.makeKey("writer", "write")
+	writer := p.as(key.Secret)
+	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 10_000, "first": 4})
+	received := []func() *response{
+		writer.begin("GET", "/pets", nil),
+		writer.begin("HEAD", "/pets", nil),
+		writer.begin("DELETE", petPath(petID), nil),
+		writer.begin("POST", "/store/orders", object{"petId": petID, "quantity": 1}),
 	}
-	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 10_000, "first": len(delayed)})
-	done := make(chan error, len(delayed))
-	for _, one := range delayed {
-		go func() {
-			resp, err := p.as(writer.Secret).try(one.method, one.target, one.body)
-			if err == nil && (resp.status != 401 || !resp.closes) {
-				err = fmt.Errorf("%s: %d: %s, and the connection closes: %t", resp.what, resp.status, resp.body, resp.closes)
-			}
-			done <- err
-		}()
-	}
-	eventually(t, 8*time.Second, func() bool { return cmp.Equal(p.matched(), []int64{int64(len(delayed))}) })
-	p.del(keyPath(writer.ID)).want(204)
+	eventually(t, 8*time.Second, func() bool { return cmp.Equal(p.matched(), []int64{4}) })
+	p.del(keyPath(key.ID)).want(204)
 	p.server.ShutDown() // ends the delays
-	for range delayed {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+	for _, receive := range received {
+		resp := receive().want(401)
+		wantEqual(t, true, resp.closes, "%s: whether the connection closes", resp.what)
 	}
 	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock")
 }
@@ -643,25 +615,13 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 		{"POST", "/store/orders", fmt.Sprintf(`{"petId": %d, "quantity": 1}`, petID)},
 	} {
 		id := "left-" + request.method
-		leaving, leave := context.WithCancel(t.Context())
-		sent := p.request(leaving, request.method, request.target, strings.NewReader(request.body), "X-Request-Id", id)
-		left := make(chan error, 1)
-		go func() {
-			_, err := p.send(sent, []byte(request.body))
-			left <- err
-		}()
+		leave := p.leaving(1, request.method, request.target, request.body, "X-Request-Id", id)
 		delayed := fmt.Sprintf(`petstore_injected_faults_total{effect="delay"} %d`, i+1)
 		eventually(t, 8*time.Second, func() bool { // the rule counts a request before it delays it
 			return strings.Contains(exposed(t, metrics), delayed)
 		})
 		leave()
-		if err := <-left; err == nil {
-			t.Errorf("%s: the client got a response", request.method)
-		}
-		eventually(t, 8*time.Second, func() bool { return len(p.logged(id)) == 1 })
-		if line := p.logged(id)[0]; line.Status != 499 || line.Level != "INFO" || line.Fault != "0/delay" {
-			t.Errorf("%s: the log has %+v", request.method, line)
-		}
+		p.wantLogged(id, logLine{Level: "INFO", Status: 499, Fault: "0/delay"})
 		sum := fmt.Sprintf(`petstore_http_request_duration_seconds_sum{method=%q,route=%q} `, request.method, request.target)
 		_, text, _ := strings.Cut(exposed(t, metrics), sum)
 		text, _, _ = strings.Cut(text, "\n")
@@ -678,34 +638,21 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 func TestReplacingFaults(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t).faultSandbox()
-	stop := make(chan struct{})
-	finished := make(chan error, 1)
-	go func() {
-		finished <- func() error {
-			defer close(stop)
+	const clients = 8
+	var replaced atomic.Bool
+	atOnce(t, clients+1, func(i int) error {
+		if i == clients {
+			defer replaced.Store(true)
 			for i := range 40 {
 				rules := []object{{"operation": "listPets", "effect": "status", "status": []int{500, 503}[i%2], "first": 3}}
 				if i%3 == 0 {
 					rules = []object{}
 				}
-				resp, err := p.try("PUT", ownFaults, object{"rules": rules})
-				if err != nil {
-					return err
-				}
-				if resp.status != 200 {
-					return fmt.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
-				}
+				p.put(ownFaults, object{"rules": rules}).want(200)
 			}
 			return nil
-		}()
-	}()
-	atOnce(t, 8, func(int) error {
-		for {
-			select {
-			case <-stop:
-				return nil
-			default:
-			}
+		}
+		for !replaced.Load() {
 			resp, err := p.try("GET", "/pets", nil)
 			if err != nil {
 				return err
@@ -714,8 +661,8 @@ func TestReplacingFaults(t *testing.T) {
 				return fmt.Errorf("%d: %s", resp.status, resp.body)
 			}
 		}
+		return nil
 	})
-	check(t, <-finished)
 	p.del(ownFaults).want(204)
 	p.get("/pets").want(200)
 }
@@ -730,9 +677,7 @@ func TestInjectedFaultsAreNoSecurityEvents(t *testing.T) {
 		p.setFaults(object{"operation": "listPets", "effect": "status", "status": status})
 		id := fmt.Sprint("injected-", status)
 		p.do("GET", "/pets", nil, "X-Request-Id", id).wantInjected(status, "0")
-		if lines := p.logged(id); len(lines) != 1 || lines[0].Fault != "0/status" || lines[0].Level != "INFO" || lines[0].Status != status {
-			t.Errorf("the log has %+v", lines)
-		}
+		p.wantLogged(id, logLine{Level: "INFO", Status: status, Fault: "0/status"})
 	}
 	if strings.Contains(p.log.String(), `"event":"rate_limited"`) {
 		t.Errorf("the log has a security event:\n%s", p.log)

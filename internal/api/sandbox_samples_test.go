@@ -236,19 +236,14 @@ func TestTooManySamples(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	box := p.newSandbox("box", "empty").ID
-	statuses := make([]int, stores.MaxSamples+5)
-	atOnce(t, len(statuses), func(i int) error {
-		resp, err := p.try("POST", samplesPath, object{"name": fmt.Sprint("s", i), "from": box})
-		if err == nil {
-			statuses[i] = resp.status
-		}
-		return err
-	})
+	const requests = stores.MaxSamples + 5
 	count := map[int]int{}
-	for _, status := range statuses {
-		count[status]++
+	for _, resp := range allAtOnce(t, requests, func(i int) (*response, error) {
+		return p.try("POST", samplesPath, object{"name": fmt.Sprint("s", i), "from": box})
+	}) {
+		count[resp.status]++
 	}
-	if count[201] > stores.MaxSamples || count[201]+count[409]+count[429]+count[503] != len(statuses) {
+	if count[201] > stores.MaxSamples || count[201]+count[409]+count[429]+count[503] != requests {
 		t.Errorf("statuses %v", count)
 	}
 	for i := count[201]; i < stores.MaxSamples; i++ {

@@ -376,30 +376,20 @@ func TestManySandboxesAtOnce(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).with(func(o *api.Options) { o.RequestTimeout = time.Minute })
 	const requests = stores.MaxSandboxes + 10
-	var created, refused, shops atomic.Int64
-	atOnce(t, requests, func(i int) error {
+	var shops atomic.Int64
+	ends := outcomes(allAtOnce(t, requests, func(i int) (resp *response, err error) {
 		sample := []string{"shop", "empty", "empty", "empty"}[i%4]
-		resp, err := p.try("POST", sandboxesPath, object{"sample": sample})
+		resp, err = p.try("POST", sandboxesPath, object{"sample": sample})
 		for err == nil && resp.status == 429 {
 			resp, err = p.try("POST", sandboxesPath, object{"sample": sample})
 		}
-		switch {
-		case err != nil:
-			return err
-		case resp.status == 201:
-			created.Add(1)
-			if sample == "shop" {
-				shops.Add(1)
-			}
-		default:
-			resp.wantError(409, "too_many_sandboxes")
-			refused.Add(1)
+		if err == nil && resp.status == 201 && sample == "shop" {
+			shops.Add(1)
 		}
-		return nil
-	})
-	if created.Load() != stores.MaxSandboxes || refused.Load() != requests-stores.MaxSandboxes {
-		t.Errorf("%d sandboxes created and %d refused", created.Load(), refused.Load())
-	}
+		return resp, err
+	}))
+	want := map[string]int{"201": stores.MaxSandboxes, "409 too_many_sandboxes": requests - stores.MaxSandboxes}
+	wantEqual(t, want, ends, "new sandboxes")
 	wantEqual(t, int(shops.Load()+1)*200, p.count("pets"), "pets of %d shops and the sample", shops.Load())
 	p.del(walk[sandbox](p, sandboxesPath)[0].path()).want(204)
 	p.newSandbox("after a deletion", "empty")
@@ -512,16 +502,11 @@ func TestResetWhileOthersWrite(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var written []write
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	for i := range writers {
 		group.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for n := 0; ctx.Err() == nil; n++ {
 				sent := time.Now()
 				resp, err := inside.try("POST", "/messages", object{"message": fmt.Sprintf("%d %d", i, n)})
 				if err != nil {
@@ -533,27 +518,27 @@ func TestResetWhileOthersWrite(t *testing.T) {
 					written = append(written, write{decode[message](resp).Message, sent, time.Now()})
 					mu.Unlock()
 				}
-				if pets := []string{"/pets/1", "/pets/2"}; n%4 == 0 {
-					if _, err := inside.try("PATCH", pets[i%2], object{"name": "changed"}); err != nil {
-						t.Error(err)
-					}
+				if n%4 == 0 {
+					inside.patch([]string{"/pets/1", "/pets/2"}[i%2], object{"name": "changed"})
 				}
 			}
 		})
 	}
-	written10 := func() bool { mu.Lock(); defer mu.Unlock(); return len(written) > 10*writers }
-	eventually(t, 20*time.Second, written10)
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(written)
+	}
+	eventually(t, 20*time.Second, func() bool { return count() > 10*writers })
 	var began, ended time.Time
 	for range 3 {
 		began = time.Now()
 		p.post(one.path()+"/reset", nil).want(204)
 		ended = time.Now()
-		mu.Lock()
-		seen := len(written)
-		mu.Unlock()
-		eventually(t, 20*time.Second, func() bool { mu.Lock(); defer mu.Unlock(); return len(written) > seen+writers })
+		seen := count()
+		eventually(t, 20*time.Second, func() bool { return count() > seen+writers })
 	}
-	close(stop)
+	stop()
 	group.Wait()
 
 	left := map[string]bool{}
@@ -593,13 +578,12 @@ func TestDeletionWhileRequestsRun(t *testing.T) {
 	other.listen()
 	one := p.newSandbox("one", "shop")
 	other.as(one.Key.Secret).get("/pets").want(200)
-	ctx, cancel := context.WithCancel(t.Context())
-	var clients, sweep sync.WaitGroup
-	sweep.Go(func() {
+	stop := p.run(func(ctx context.Context) {
 		for ctx.Err() == nil {
 			p.sweepAccounts()
 		}
 	})
+	var clients sync.WaitGroup
 	var succeeded atomic.Int64
 	for i, send := range []func(*petstore) (*response, error){
 		func(p *petstore) (*response, error) { return p.try("GET", "/pets?limit=200", nil) },
@@ -632,8 +616,7 @@ func TestDeletionWhileRequestsRun(t *testing.T) {
 	eventually(t, 20*time.Second, func() bool { return succeeded.Load() > 50 })
 	p.del(one.path()).want(204)
 	clients.Wait()
-	cancel()
-	sweep.Wait()
+	stop()
 }
 
 // TestSandboxIsFull checks the maximum of each kind of resource, also when many requests
@@ -676,27 +659,13 @@ func TestSandboxIsFull(t *testing.T) {
 		table := test.target[strings.LastIndex(test.target, "/")+1:]
 		rows := func() int { return p.count(table, "account_id = "+id) }
 		p.exec(strings.NewReplacer("$1", id, "$2", fmt.Sprint(stores.MaxRows-free-rows())).Replace(test.fill))
-		var created, refused atomic.Int64
-		atOnce(t, requests, func(i int) error {
-			header := []string{}
-			if i%2 == 0 {
-				header = []string{"Idempotency-Key", fmt.Sprintf("%s-%d", table, i)}
-			}
-			resp, err := inside.try("POST", test.target, test.body(i), header...)
-			switch {
-			case err != nil:
-				return err
-			case resp.status == test.status:
-				created.Add(1)
-			default:
-				resp.wantError(409, "sandbox_full")
-				refused.Add(1)
-			}
-			return nil
-		})
-		if created.Load() != free || refused.Load() != requests-free || rows() != stores.MaxRows {
-			t.Errorf("%s: %d created, %d refused, %d rows", test.target, created.Load(), refused.Load(), rows())
-		}
+		ends := outcomes(allAtOnce(t, requests, func(i int) (*response, error) {
+			key := []string{fmt.Sprintf("%s-%d", table, i), ""}[i%2]
+			return inside.try("POST", test.target, test.body(i), "Idempotency-Key", key)
+		}))
+		want := map[string]int{fmt.Sprint(test.status): free, "409 sandbox_full": requests - free}
+		wantEqual(t, want, ends, "POST %s", test.target)
+		wantEqual(t, stores.MaxRows, rows(), "rows of %s", table)
 		other.post(test.target, test.body(requests)).want(test.status)
 	}
 	inside.del(fmt.Sprintf("/store/orders/%d", decode[[]order](inside.get("/store/orders?complete=false&limit=1").want(200))[0].ID)).want(204)

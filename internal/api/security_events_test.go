@@ -1,10 +1,8 @@
 package api_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
-	"strings"
 	"testing"
 
 	"petstore/internal/auth"
@@ -27,16 +25,7 @@ type eventLine struct {
 // event returns the security event of the only log line of a request.
 func (p *petstore) event(requestID string) eventLine {
 	p.t.Helper()
-	var found []eventLine
-	for text := range strings.Lines(p.log.String()) {
-		var line eventLine
-		if err := json.Unmarshal([]byte(text), &line); err != nil {
-			p.t.Fatalf("%v: %s", err, text)
-		}
-		if line.RequestID == requestID {
-			found = append(found, line)
-		}
-	}
+	found := logLines(p, func(line eventLine) bool { return line.RequestID == requestID })
 	if len(found) != 1 {
 		p.t.Fatalf("request %s has %d log lines, want 1", requestID, len(found))
 	}

@@ -291,20 +291,37 @@ type logLine struct {
 	TraceID                                      string   `json:"trace_id"`
 }
 
-// logged returns the log lines of the request with this id.
-func (p *petstore) logged(requestID string) []logLine {
+// logLines returns the log lines that fulfil a condition.
+func logLines[T any](p *petstore, accepts func(T) bool) (found []T) {
 	p.t.Helper()
-	var found []logLine
 	for text := range strings.Lines(p.log.String()) {
-		var line logLine
+		var line T
 		if err := json.Unmarshal([]byte(text), &line); err != nil {
 			p.t.Fatalf("%v: %s", err, text)
 		}
-		if line.RequestID == requestID {
+		if accepts(line) {
 			found = append(found, line)
 		}
 	}
 	return found
+}
+
+// logged returns the log lines of the request with this id.
+func (p *petstore) logged(requestID string) []logLine {
+	p.t.Helper()
+	return logLines(p, func(line logLine) bool { return line.RequestID == requestID })
+}
+
+// wantLogged waits for the log line of a request, which must be the only one with this level, status,
+// fault and error.
+func (p *petstore) wantLogged(requestID string, want logLine) {
+	p.t.Helper()
+	p.until("the request is logged", func() bool { return len(p.logged(requestID)) > 0 })
+	var got []logLine
+	for _, line := range p.logged(requestID) {
+		got = append(got, logLine{Level: line.Level, Status: line.Status, Fault: line.Fault, Error: line.Error})
+	}
+	wantEqual(p.t, []logLine{want}, got, "log of the request %s", requestID)
 }
 
 // TestLog: each request has one log line, and no log line contains a key.

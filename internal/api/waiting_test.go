@@ -122,11 +122,7 @@ func TestReadsOfStreams(t *testing.T) {
 			w.until("a read that took too long is repeated", func() bool { return w.reads() > most })
 			w.pass()
 			w.until("all streams wait again", func() bool { return w.waiting() == streams })
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if w.max > most {
-				t.Errorf("%d reads have a connection, want at most %d", w.max, most)
-			}
+			w.wantAtMost(most)
 		})
 	}
 }
@@ -156,9 +152,7 @@ func TestReadsOfMessages(t *testing.T) {
 		w.pass()
 		return nil
 	})
-	if w.max > most {
-		t.Errorf("%d reads have a connection, want at most %d", w.max, most)
-	}
+	w.wantAtMost(most)
 }
 
 // TestReadsOfPages: an account and its sandboxes ask for many pages, and their reads hang. At most two of
@@ -209,9 +203,7 @@ func TestReadsOfPages(t *testing.T) {
 				}
 				return nil
 			})
-			if w.max > test.most {
-				t.Errorf("%d reads have a connection, want at most %d", w.max, test.most)
-			}
+			w.wantAtMost(test.most)
 		})
 	}
 }

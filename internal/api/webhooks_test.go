@@ -209,26 +209,12 @@ func TestTooManyWebhooks(t *testing.T) {
 	for i := range servers {
 		servers[i] = p.patient() // with its own pool
 	}
-	statuses := make([]int, requests)
-	atOnce(t, requests, func(i int) error {
-		resp, err := servers[i%len(servers)].try("POST", webhooksPath, object{"url": hookURL, "types": []string{"*"}})
-		if err == nil {
-			statuses[i] = resp.status
-		}
-		return err
-	})
-	created := 0
-	for _, status := range statuses {
-		if status == 201 {
-			created++
-		} else if status != 409 {
-			t.Errorf("status %d", status)
-		}
-	}
+	ends := outcomes(allAtOnce(t, requests, func(i int) (*response, error) {
+		return servers[i%len(servers)].try("POST", webhooksPath, object{"url": hookURL, "types": []string{"*"}})
+	}))
+	wantEqual(t, map[string]int{"201": most, "409 too_many_webhooks": requests - most}, ends, "new webhooks")
 	left := walk[apiWebhook](p, webhooksPath)
-	if created != most || len(left) != most {
-		t.Errorf("%d webhooks were created and %d are listed, want %d", created, len(left), most)
-	}
+	wantEqual(t, most, len(left), "listed webhooks")
 	p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}}).wantError(409, "too_many_webhooks")
 	p.del(left[0].path()).want(204)
 	hook := p.newWebhook("*")
