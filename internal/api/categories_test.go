@@ -19,10 +19,8 @@ func TestCategory(t *testing.T) {
 
 	created := p.post("/categories", object{"name": "Dogs", "description": "all of them"}).want(201)
 	dogs := decode[category](created)
-	path := created.header.Get("Location")
-	if path != categoryPath(dogs.ID) {
-		t.Errorf("Location %q", path)
-	}
+	path := categoryPath(dogs.ID)
+	created.wantHeader("Location", path)
 	for _, step := range []struct {
 		patch string
 		want  category
@@ -45,9 +43,7 @@ func TestCategory(t *testing.T) {
 			}
 		}
 	}
-	if resp := p.del(path).want(204); len(resp.body) > 0 {
-		t.Errorf("DELETE returned the body %q", resp.body)
-	}
+	wantEqual(t, "", string(p.del(path).want(204).body), "the body of DELETE")
 	p.get(path).wantError(404, "category_not_found")
 	p.patch(path, `{"name":"x"}`).wantError(404, "category_not_found")
 	p.del(path).wantError(404, "category_not_found")
@@ -59,9 +55,8 @@ func TestCategoryErrors(t *testing.T) {
 	dogs, cats := p.newCategory("Dogs"), p.newCategory("Cats")
 	p.post("/categories", object{"name": "dOGS"}).wantError(409, "category_exists")
 	p.patch(categoryPath(cats), object{"name": "DOGS", "description": "x"}).wantError(409, "category_exists")
-	if got := decode[category](p.get(categoryPath(cats)).want(200)); got.Name != "Cats" || got.Description != nil {
-		t.Errorf("a rejected request changed the category: %+v", got)
-	}
+	unchanged := category{ID: cats, Name: "Cats"}
+	wantEqual(t, unchanged, decode[category](p.get(categoryPath(cats)).want(200)), "the category after a rejected request")
 	rex := decode[pet](p.post("/pets", object{"name": "Rex", "categoryId": dogs}).want(201))
 	p.del(categoryPath(dogs)).wantError(409, "category_in_use")
 	p.patch(petPath(rex.ID), object{"categoryId": cats}).want(200)

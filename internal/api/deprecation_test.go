@@ -79,9 +79,7 @@ func TestDeprecation(t *testing.T) {
 		p.put(onePet, object{}).want(405), p.do("OPTIONS", onePet, nil).want(204), p.get("/pets").want(200), p.get(itself).want(200),
 		p.get("/pets/").want(404), p.get(fmt.Sprintf("/store/inventory/%d", id)).want(200), p.del("/pets/4711").want(404), p.del(onePet).want(204),
 	} {
-		if said := deprecationOf(resp); len(said) > 0 {
-			t.Errorf("%s: %d has deprecation headers: %v", resp.what, resp.status, said)
-		}
+		wantEqual(t, map[string]string{}, deprecationOf(resp), "%s: %d: deprecation headers", resp.what, resp.status)
 	}
 }
 
@@ -129,9 +127,7 @@ func TestSunset(t *testing.T) {
 	ended := at(end, true)
 	ended.as("").do("GET", "/pets/0?x", nil, "Accept", "text/html").wantError(410, "operation_sunset")
 	ended.do("HEAD", onePet, nil).want(410)
-	if said := deprecationOf(ended.get(onePet)); len(said) != 4 {
-		t.Errorf("the 410 response has %v, which is incomplete", said)
-	}
+	wantEqual(t, 4, len(deprecationOf(ended.get(onePet))), "deprecation headers of a 410")
 	ended.get("/pets/%FF").wantError(404, "route_not_found")
 	ended.get(onePet+"/").wantError(404, "route_not_found")
 	ended.put(onePet, object{}).wantError(405, "method_not_allowed")

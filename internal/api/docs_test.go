@@ -3,7 +3,6 @@ package api_test
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -42,9 +41,7 @@ func TestDocs(t *testing.T) {
 			get := p.do("GET", path+"?x=1", nil, "Accept", "image/png", "Accept-Encoding", "br, "+coding).want(200).wantCoding(coding)
 			head := p.do("HEAD", path, nil, "Accept-Encoding", "br, "+coding).want(200).wantCoding(coding)
 			for _, field := range []string{"Content-Type", "Content-Length", "Content-Security-Policy", "Cache-Control", "ETag"} {
-				if got, want := head.header.Get(field), get.header.Get(field); got != want {
-					t.Errorf("HEAD %s: %s %q, GET has %q", path, field, got, want)
-				}
+				head.wantHeader(field, get.header.Get(field))
 			}
 			tags[coding] = get.header.Get("ETag")
 		}
@@ -89,9 +86,7 @@ func TestDocsAsMarkdown(t *testing.T) {
 			t.Errorf("%s: Vary is %q", path, got)
 		}
 		for _, accept := range []string{"text/html, text/markdown;q=0.5", "*/*", "text/*", "text/markdown;q=0"} {
-			if got := p.do("GET", path, nil, "Accept", accept).want(200).header.Get("Content-Type"); got != "text/html; charset=utf-8" {
-				t.Errorf("%s with Accept: %s is %q", path, accept, got)
-			}
+			p.do("GET", path, nil, "Accept", accept).want(200).wantHeader("Content-Type", "text/html; charset=utf-8")
 		}
 	}
 }
@@ -112,9 +107,7 @@ func TestPageNotFound(t *testing.T) {
 		if err != nil || response.StatusCode != http.StatusNotFound || response.Header.Get("Content-Type") != "text/html; charset=utf-8" {
 			t.Errorf("%s: %d %v, %v", path, response.StatusCode, response.Header, err)
 		}
-		if !strings.Contains(string(page), `href="`+root+`docs/quickstart"`) {
-			t.Errorf("%s has no link to %sdocs/quickstart", path, root)
-		}
+		wantText(t, string(page), `href="`+root+`docs/quickstart"`)
 		p.do("GET", path, nil, "Accept", "*/*").wantError(404, "route_not_found")
 		p.do("GET", path, nil, "Accept", "text/html, application/json").wantError(404, "route_not_found")
 		p.do("POST", path, nil, "Accept", browser).wantError(404, "route_not_found")
@@ -135,9 +128,7 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	}
 	slices.Sort(explained)
 	wantNoDiff(t, errorsInSource(t), explained, "errors (-source +page)")
-	if silent := strings.Count(page, "**Remedy** \n"); silent > 0 {
-		t.Errorf("%d errors have no remedy", silent)
-	}
+	wantEqual(t, 0, strings.Count(page, "**Remedy** \n"), "errors without a remedy")
 
 	_, rest, _ := strings.Cut(page, "`insufficient_scope`")
 	remedy, _, _ := strings.Cut(strings.ToLower(rest), "\n## ")
@@ -174,15 +165,11 @@ func TestLinksToErrors(t *testing.T) {
 	for _, response := range regexp.MustCompile(`(?s)<dt><span class="status[^>]*>(\d+)</span></dt><dd>(.*?)</dd>`).FindAllStringSubmatch(reference, -1) {
 		for _, match := range regexp.MustCompile(`class="code-link" href="[^"]*#([^"]*)">([^<]*)</a>`).FindAllStringSubmatch(response[2], -1) {
 			linked[match[1]] = true
-			if want := response[1] + " " + match[2]; explained[match[1]] != want {
-				t.Errorf("the link of %s leads to %s, which is %q", want, match[1], explained[match[1]])
-			}
+			wantEqual(t, response[1]+" "+match[2], explained[match[1]], "the error to which the link to %s leads", match[1])
 		}
 	}
 	for _, id := range []string{"rate_limited", "too_many_concurrent_requests", "injected_fault_502", "injected_fault_504"} {
-		if !linked[id] {
-			t.Errorf("no response links to %s", id)
-		}
+		wantEqual(t, true, linked[id], "whether a response links to %s", id)
 	}
 }
 
@@ -223,14 +210,17 @@ func TestQuickstart(t *testing.T) {
 	command := exec.CommandContext(t.Context(), "bash", "-c", script)
 	command.Env = append(os.Environ(), "PETSTORE_URL="+p.url, "PETSTORE_API_KEY="+p.key)
 	output, err := command.CombinedOutput()
+	wantOutput(t, string(output), err, `"message":"Hello, Petstore!","status":"queued"`, `"name":"Igor"`,
+		`"quantity":3,"status":"available"`, `"quantity":2,"complete":false`)
+}
+
+// wantOutput fails the test unless a program succeeded, and its output contains all texts.
+func wantOutput(t *testing.T, output string, err error, wants ...string) {
+	t.Helper()
 	if err != nil {
-		t.Fatalf("%v:\n%s", err, output)
+		t.Fatalf("%v\n%s", err, output)
 	}
-	for _, want := range []string{`"message":"Hello, Petstore!","status":"queued"`, `"name":"Igor"`, `"quantity":3,"status":"available"`, `"quantity":2,"complete":false`} {
-		if !strings.Contains(string(output), want) {
-			t.Errorf("the responses do not contain %s:\n%s", want, output)
-		}
-	}
+	wantText(t, output, wants...)
 }
 
 // pagesOfOtherTests are the pages whose programs other tests run.
@@ -299,14 +289,7 @@ func TestGuides(t *testing.T) {
 						program = "set -eu -o pipefail\n" + source
 					}
 					output, err := sample{Lang: lang, Source: program}.run(t, in, server, box.Key.Secret)
-					if err != nil {
-						t.Fatalf("%v\n%s", err, output)
-					}
-					for _, want := range programs[language] {
-						if !strings.Contains(output, want) {
-							t.Errorf("the output does not contain %q:\n%s", want, output)
-						}
-					}
+					wantOutput(t, output, err, programs[language]...)
 					switch guide {
 					case "lists":
 						if lang == "cURL" {
@@ -318,9 +301,7 @@ func TestGuides(t *testing.T) {
 							return strings.Contains(string(report.body), "Seen once without a mistake: an order that was placed but whose response was lost.")
 						})
 					case "concurrency":
-						if got := decode[object](p.readingPrimary().as(box.Key.Secret).get("/store/inventory/1").want(200))["quantity"]; fmt.Sprint(got) != "99" {
-							t.Errorf("the stock is %v", got)
-						}
+						wantEqual(t, 99, p.readingPrimary().as(box.Key.Secret).inventory(1).Quantity, "the stock")
 					}
 				})
 			}
@@ -380,22 +361,13 @@ func TestSandboxesPage(t *testing.T) {
 				source = "set -eu -o pipefail\n" + sources["sh"]
 			}
 			output, err := sample{Lang: lang, Source: source}.run(t, nil, p.url, p.key)
-			if err != nil {
-				t.Fatalf("%v%s", err, output)
-			}
-			for _, want := range wants {
-				if !strings.Contains(output, want) {
-					t.Errorf("the output does not contain %q:\n%s", want, output)
-				}
-			}
+			wantOutput(t, output, err, wants...)
 		})
 	}
 	for _, operation := range []struct{ method, path string }{{"POST", "/sandboxes"}, {"DELETE", "/sandboxes/{sandboxId}"}} {
 		eventually(t, 5*time.Second, func() bool { return p.succeeded(operation.method, operation.path) == len(sampleTools)+1 }) // a fork
 	}
-	if left := decode[[]sandbox](p.readingPrimary().get("/sandboxes").want(200)); len(left) > 0 {
-		t.Errorf("the samples left %+v", left)
-	}
+	wantEqual(t, []sandbox{}, decode[[]sandbox](p.readingPrimary().get("/sandboxes").want(200)), "sandboxes that the samples left")
 }
 
 // TestEventsPage runs the samples of the page about events: the commands in one shell, and
@@ -408,12 +380,8 @@ func TestEventsPage(t *testing.T) {
 		t.Parallel()
 		p := startAlone(t)
 		output, err := sample{Lang: "cURL", Source: "set -eu -o pipefail\n" + sources["sh"]}.run(t, nil, p.url, p.key)
-		if err != nil {
-			t.Fatalf("%v%s", err, output)
-		}
-		if !strings.Contains(output, "the feed ends with "+p.eventID(0, 0)+"\n") || strings.Count(output, `"sequence":1,"type":"category.created"`) != 2 {
-			t.Errorf("the output is:\n%s", output)
-		}
+		wantOutput(t, output, err, "the feed ends with "+p.eventID(0, 0)+"\n")
+		wantEqual(t, 2, strings.Count(output, `"sequence":1,"type":"category.created"`), "first events in %s", output)
 	})
 	for _, follower := range []struct{ name, program, prefix, ready, want string }{
 		{"stream", "bash", "exec ", "retry: ", "event: category.created"}, // bash becomes curl

@@ -90,9 +90,7 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 	wait()
 	wait()
 	back()
-	if send(p).want(202).header.Get("Idempotent-Replayed") != "true" {
-		t.Error("the retry is not a replay, so this test proves nothing")
-	}
+	send(p).want(202).wantHeader("Idempotent-Replayed", "true") // otherwise this test proves nothing
 	p.del(key).want(204)
 	p.post(reset, nil).want(204)
 	p.del(rules).want(204)
@@ -119,8 +117,6 @@ func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {
 	for i, key := range []string{"", "key"} {
 		p.do("POST", "/store/orders", object{"petId": pet}, "Idempotency-Key", key).wantError(503, "unavailable")
 		attempts := pgtest.Read[int](t, p.db, "SELECT last_value FROM attempts")
-		if want := 5 * (i + 1); attempts != want {
-			t.Errorf("%d attempts after %d requests, want %d", attempts, i+1, want)
-		}
+		wantEqual(t, 5*(i+1), attempts, "attempts after %d requests", i+1)
 	}
 }

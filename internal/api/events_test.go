@@ -81,9 +81,7 @@ func TestEvents(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
 	_, next := p.feed("/events")
-	if next != "/events?after="+p.eventID(0, 0) {
-		t.Errorf("an empty feed: %s", next)
-	}
+	wantEqual(t, "/events?after="+p.eventID(0, 0), next, "the link of an empty feed")
 	for _, step := range []struct {
 		method, target, body string
 		want                 []string
@@ -330,9 +328,8 @@ func TestEventFilter(t *testing.T) {
 		p.newOrder(pet, 1)
 		page := p.do("GET", next, nil, "Prefer", wait).want(200)
 		events, _ := p.feed("/events")
-		if want := "/events?after=" + events[len(events)-1].ID + "&type=store.reset"; string(page.body) != "[]" || page.link("next") != want {
-			t.Errorf("%s: a page of another type: %s, its link is %s, want %s", wait, page.body, page.link("next"), want)
-		}
+		wantEqual(t, "[]", string(page.body), "%s: a page of another type", wait)
+		wantEqual(t, "/events?after="+events[len(events)-1].ID+"&type=store.reset", page.link("next"), "%s: its link", wait)
 	}
 }
 
@@ -366,14 +363,9 @@ func TestExpiredCursor(t *testing.T) {
 		events[0].ID[:34]:                                 400,
 		"%00":                                             400,
 	} {
-		got := p.get("/events?after=" + after)
-		if got.status != want {
-			t.Errorf("after=%s: %d, want %d: %s", after, got.status, want, got.body)
-		}
+		got := p.get("/events?after=" + after).want(want)
 		if want == 410 {
-			if got.wantError(410, "cursor_expired"); !strings.Contains(got.error().Message, events[0].ID) {
-				t.Errorf("the error does not name the oldest event: %s", got.body)
-			}
+			wantText(t, got.wantError(410, "cursor_expired").error().Message, events[0].ID) // the oldest event
 		}
 	}
 	p.exec("DELETE FROM events WHERE sequence = 1 AND account_id = $1", p.accountID())
@@ -402,9 +394,8 @@ func TestWaitForEvents(t *testing.T) {
 		t.Errorf("after the wait: %s %v", got.body, got.header)
 	}
 	empty := p.do("GET", got.link("next"), nil, "Prefer", "wait=1").want(200)
-	if string(empty.body) != "[]" || empty.link("next") != got.link("next") {
-		t.Errorf("after the time: %s %v", empty.body, empty.header)
-	}
+	wantEqual(t, "[]", string(empty.body), "the page after the time")
+	wantEqual(t, got.link("next"), empty.link("next"), "the link after the time")
 	wantEqual(t, 0, p.server.WaitingForEvents(), "waiting requests")
 }
 
@@ -455,6 +446,22 @@ func (s *stream) wantEvent(want feedEvent) {
 	}
 }
 
+// wantNext fails the test unless the next event of the stream has this value of a field.
+func (s *stream) wantNext(field, value string) {
+	s.t.Helper()
+	if fields, ok := s.next(); !ok || fields[field] != value {
+		s.t.Fatalf("the stream goes on with %v, want the %s %s (it ends: %t)", fields, field, value, !ok)
+	}
+}
+
+// wantEnd fails the test unless the stream ends.
+func (s *stream) wantEnd() {
+	s.t.Helper()
+	if fields, ok := s.next(); ok {
+		s.t.Errorf("the stream goes on with %v, want its end", fields)
+	}
+}
+
 // TestStream follows a stream from its beginning, from a cursor and after a new connection.
 func TestStream(t *testing.T) {
 	t.Parallel()
@@ -484,13 +491,9 @@ func TestStream(t *testing.T) {
 	orders.wantEvent(events[1])
 
 	for _, bad := range []string{"evt_1", "latest"} {
-		if got := p.stream("/events", "Last-Event-ID", bad); got.status != 400 {
-			t.Errorf("Last-Event-ID: %s: %d", bad, got.status)
-		}
+		wantEqual(t, 400, p.stream("/events", "Last-Event-ID", bad).status, "the status with Last-Event-ID: %s", bad)
 	}
-	if got := p.stream("/events", "Last-Event-ID", p.eventID(99, 0)); got.status != 410 {
-		t.Errorf("an expired Last-Event-ID: %d", got.status)
-	}
+	wantEqual(t, 410, p.stream("/events", "Last-Event-ID", p.eventID(99, 0)).status, "the status with an expired event")
 }
 
 // TestStreamsEnd checks that a stream ends when its key is revoked and when the server
@@ -504,18 +507,12 @@ func TestStreamsEnd(t *testing.T) {
 	id, key := p.issue(auth.Read, nil)
 	revoked, kept := p.as(key).stream("/events?after=latest"), p.stream("/events?after=latest")
 	p.revoke(id)
-	if fields, ok := revoked.next(); ok {
-		t.Errorf("the stream of a revoked key has %v", fields)
-	}
+	revoked.wantEnd()
 	waiting := p.waitFor(next)
 	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
 	p.server.ShutDown()
-	if fields, ok := kept.next(); ok {
-		t.Errorf("the stream has %v after the shutdown", fields)
-	}
-	if got := waiting(); string(got.want(200).body) != "[]" {
-		t.Errorf("the waiting request: %s", got.body)
-	}
+	kept.wantEnd()
+	wantEqual(t, "[]", string(waiting().want(200).body), "the response to the waiting request")
 }
 
 // TestStreamOfALostEvent: a stream ends after a failover that has lost the event up to which its client
@@ -527,9 +524,7 @@ func TestStreamOfALostEvent(t *testing.T) {
 	stream := p.stream("/events?after=latest", "X-Request-Id", "lost")
 	p.exec("UPDATE events SET nonce = 0 WHERE account_id = $1", p.accountID())
 	p.newPet("Mia", 10)
-	if fields, ok := stream.next(); ok {
-		t.Errorf("the stream has %v", fields)
-	}
+	stream.wantEnd()
 	p.wantLogged("lost", logLine{Level: "INFO", Status: 200})
 }
 
@@ -564,17 +559,12 @@ func TestAcceptOfEvents(t *testing.T) {
 	} {
 		got := p.stream("/events?after=latest", "Accept", accept)
 		if want == "" {
-			if got.status != 406 {
-				t.Errorf("Accept: %s: %d, want 406", accept, got.status)
-			}
+			wantEqual(t, 406, got.status, "Accept: %s: the status", accept)
 			continue
 		}
-		if got.header.Get("Content-Type") != want {
-			t.Errorf("Accept: %s: %d %s, want %s", accept, got.status, got.header.Get("Content-Type"), want)
-		}
 		vary := map[string]string{page: "Origin, Accept, Accept-Encoding", stream: "Origin, Accept"}[want]
-		if got.header.Get("Vary") != vary || got.header.Get("Cache-Control") != "private, no-store" {
-			t.Errorf("Accept: %s: Vary %q and Cache-Control %q", accept, got.header.Get("Vary"), got.header.Get("Cache-Control"))
+		for name, value := range map[string]string{"Content-Type": want, "Vary": vary, "Cache-Control": "private, no-store"} {
+			wantEqual(t, value, got.header.Get(name), "Accept: %s: %s", accept, name)
 		}
 		got.body.Close()
 	}

@@ -36,9 +36,7 @@ func (p *petstore) wantNotReady(message string, checks map[string]string) {
 	resp := p.as("").get("/readyz").wantError(503, "unavailable")
 	got := resp.error()
 	wantEqual(p.t, checks, got.Checks, "checks")
-	if !strings.Contains(got.Message, message) {
-		p.t.Errorf("the message %q does not contain %q", got.Message, message)
-	}
+	wantText(p.t, got.Message, message)
 	if resp.header.Get("Retry-After") == "" {
 		p.t.Error("Retry-After is missing")
 	}
@@ -88,9 +86,7 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 	}
 	clock.move(time.Second)
 	p.wantNotReady("petstore migrate up", behind)
-	if !strings.Contains(p.log.String(), `"error":"The database schema is behind.`) {
-		t.Errorf("the log does not say why the server is not ready:\n%s", p.log)
-	}
+	wantText(t, p.log.String(), `"error":"The database schema is behind.`)
 	if _, err := migrations.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
@@ -226,9 +224,7 @@ func TestIdempotencyKeyIsForPOST(t *testing.T) {
 	}
 	s.withHeader("Idempotency-Key", []string{"x"}, "DELETE", s.orderPath(0), nil).wantFresh(204)
 	s.withHeader("Idempotency-Key", []string{"x"}, "DELETE", s.orderPath(0), nil).wantError(404, "order_not_found")
-	if kept := s.count("idempotency_keys"); kept > 0 {
-		t.Errorf("%d responses were stored", kept)
-	}
+	wantEqual(t, 0, s.count("idempotency_keys"), "stored responses")
 	s.under("x", "/store/orders", object{"petId": s.pet}).wantFresh(201)
 }
 
@@ -286,22 +282,17 @@ func TestIdempotencyKeyIsNoOtherLock(t *testing.T) {
 	id := decode[struct{ APIKey apiKey }](p.get("/account").want(200)).APIKey.ID
 	p.exec("INSERT INTO accounts (id, name) VALUES ($1, 'with the id of the key') ON CONFLICT DO NOTHING", id)
 	p.exec("INSERT INTO account_state (account_id) VALUES ($1) ON CONFLICT DO NOTHING", id)
-	err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
-		queries := db.New(tx)
-		for _, lock := range []func(context.Context, int64) error{queries.StoreLock, queries.SandboxesLock, queries.KeysLock} {
-			if err := lock(t.Context(), id); err != nil {
-				return err
-			}
-		}
-		if locked, err := queries.StoreTryLockSweep(t.Context(), id); err != nil || !locked {
-			return fmt.Errorf("the lock of the sweep: %t, %w", locked, err)
-		}
-		for _, key := range []string{"store", "sandboxes", "keys", "sweep"} {
-			p.under(key, "/categories", object{"name": key}).want(201)
-		}
-		return nil
-	})
+	for _, lock := range []func(*db.Queries, context.Context, int64) error{
+		(*db.Queries).StoreLock, (*db.Queries).SandboxesLock, (*db.Queries).KeysLock,
+	} {
+		p.locked(id, lock)
+	}
+	locked, err := db.New(pgtest.Begin(t, p.db)).StoreTryLockSweep(t.Context(), id)
 	check(t, err)
+	wantEqual(t, true, locked, "whether the sweep is locked")
+	for _, key := range []string{"store", "sandboxes", "keys", "sweep"} {
+		p.under(key, "/categories", object{"name": key}).want(201)
+	}
 }
 
 // TestRaceForOneIdempotencyKey: forty concurrent requests with the same key have
@@ -355,9 +346,8 @@ func TestIdempotencyKeyExpires(t *testing.T) {
 	p.age(24 * time.Hour)
 	third := p.under("x", "/messages", bye).wantFresh(202)
 	p.under("x", "/messages", bye).wantReplay(third)
-	if p.count("messages") != 3 || p.count("idempotency_keys") != 1 {
-		t.Errorf("%d messages and %d stored responses, want 3 and 1", p.count("messages"), p.count("idempotency_keys"))
-	}
+	wantEqual(t, 3, p.count("messages"), "messages")
+	wantEqual(t, 1, p.count("idempotency_keys"), "stored responses")
 }
 
 // expire inserts expired stored responses.

@@ -186,9 +186,8 @@ func (r *response) comparable() string {
 // whether another account has an id.
 func (r *response) wantAsAbsent(absent *response) {
 	r.t.Helper()
-	if diff := cmp.Diff(absent.comparable(), r.comparable()); diff != "" {
-		r.t.Errorf("%s: response for an id that no account has (-), for an id of another account (+)\n%s", r.what, diff)
-	}
+	wantNoDiff(r.t, absent.comparable(), r.comparable(),
+		"%s: response for an id that no account has (-), for an id of another account (+)", r.what)
 }
 
 // wantRows fails the test unless all rows are as before.
@@ -361,17 +360,14 @@ func TestListsOfOtherAccounts(t *testing.T) {
 		for _, target := range []string{"/pets?id=%[1]s", "/pets?id=%[1]s&id=%[1]s0", "/pets?categoryId=%[2]s", "/pets?categoryId=%[2]s&sort=name", "/store/orders?petId=%[1]s"} {
 			target = fmt.Sprintf(target, owner.ids["petId"], owner.ids["categoryId"])
 			page := other.do("GET", target, nil, "Prefer", "count=exact").want(200)
-			if string(page.body) != "[]" || page.header.Get("X-Total-Count") != "0" {
-				t.Errorf("GET %s with ids of another account: %s, X-Total-Count %s", target, page.body, page.header.Get("X-Total-Count"))
-			}
+			wantEqual(t, "[]", string(page.wantHeader("X-Total-Count", "0").body), "GET %s with ids of another account", target)
 		}
 		both := decode[[]pet](other.get("/pets?id=" + owner.ids["petId"] + "&id=" + other.ids["petId"]).want(200))
 		if len(both) != 1 || strconv.FormatInt(both[0].ID, 10) != other.ids["petId"] {
 			t.Errorf("a batch with a pet of another account: %+v", both)
 		}
-		if summary := other.get("/store/inventory/summary").want(200).body; string(summary) != `{"available":2,"pending":0,"sold":0}` {
-			t.Errorf("the summary of an account with two pets: %s", summary)
-		}
+		summary := string(other.get("/store/inventory/summary").want(200).body)
+		wantEqual(t, `{"available":2,"pending":0,"sold":0}`, summary, "the summary of an account with two pets")
 	})
 }
 
@@ -518,24 +514,22 @@ func TestOperationsOnOneSandbox(t *testing.T) {
 func TestConcurrentRequestsOfAccounts(t *testing.T) {
 	t.Parallel()
 	const each = 4 // one runs alone; the waiting ones could share a wrong statement
+	get := func(target string) func(p tenant) (*response, error) {
+		return func(p tenant) (*response, error) { return p.try("GET", target, nil) }
+	}
+	rex := func(i int) string { return fmt.Sprintf(`"Rex of account %d"`, i) }
 	for _, test := range []struct {
 		name, queries string
 		accounts      int
 		ask           func(p tenant) (*response, error)
 		want          func(i int) string // in the response to the client of account i
 	}{
-		{"a pet", "PetGetMany", 3, func(p tenant) (*response, error) { return p.try("GET", "/pets/1", nil) }, func(i int) string {
-			return fmt.Sprintf(`"Rex of account %d"`, i)
-		}},
-		{"a batch of one pet", "PetGetMany", 3, func(p tenant) (*response, error) { return p.try("GET", "/pets?id=1", nil) }, func(i int) string {
-			return fmt.Sprintf(`"Rex of account %d"`, i)
-		}},
-		{"a page of pets", "PetList", 3, func(p tenant) (*response, error) { return p.try("GET", "/pets?limit=2", nil) }, func(i int) string {
-			return fmt.Sprintf(`"Rex of account %d"`, i)
-		}},
-		{"an order", ordersWritten, 3, func(p tenant) (*response, error) { return p.try("POST", "/store/orders", object{"petId": 1}) }, func(int) string {
-			return `"petId":1`
-		}},
+		{"a pet", "PetGetMany", 3, get("/pets/1"), rex},
+		{"a batch of one pet", "PetGetMany", 3, get("/pets?id=1"), rex},
+		{"a page of pets", "PetList", 3, get("/pets?limit=2"), rex},
+		{"an order", ordersWritten, 3, func(p tenant) (*response, error) {
+			return p.try("POST", "/store/orders", object{"petId": 1})
+		}, func(int) string { return `"petId":1` }},
 		{"a count", "MessageCount", 2, func(p tenant) (*response, error) {
 			resp, err := p.try("GET", "/messages", nil, "Prefer", "count=exact")
 			if err == nil {

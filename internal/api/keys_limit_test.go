@@ -64,9 +64,7 @@ func TestExpiryBeyondCreator(t *testing.T) {
 		{object{"name": "new", "scope": "read"}, end}, // the default
 	} {
 		key := decode[apiKey](creator.post(keysPath, one.body).want(201))
-		if key.ExpiresAt == nil || !key.ExpiresAt.Equal(one.want) {
-			t.Errorf("%v: the key expires at %v, want %s", one.body, key.ExpiresAt, one.want)
-		}
+		wantEqual(t, &one.want, key.ExpiresAt, "%v: expiresAt", one.body)
 	}
 	if key := p.makeKey("forever", "read"); key.ExpiresAt != nil {
 		t.Errorf("a key of a key without expiry expires at %s", key.ExpiresAt)

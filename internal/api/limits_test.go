@@ -553,9 +553,7 @@ func TestLimitsAreCounted(t *testing.T) {
 
 	text := exposed(t, metrics)
 	for limit, count := range map[string]int{"key": 1, "account": 2, "address": 1, "concurrency": 3} {
-		if line := fmt.Sprintf("petstore_http_rate_limited_total{limit=%q} %d\n", limit, count); !strings.Contains(text, line) {
-			t.Errorf("the metrics have no line %s", line)
-		}
+		wantText(t, text, fmt.Sprintf("petstore_http_rate_limited_total{limit=%q} %d\n", limit, count))
 	}
 }
 
@@ -685,11 +683,15 @@ func TestPlacesAreReleased(t *testing.T) {
 	}
 }
 
+// dial opens a connection to the server.
+func (p *petstore) dial(dialer net.Dialer) (net.Conn, error) {
+	return dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+}
+
 // checkClosing sends the beginning of a request. The error says that the response has another
 // status, or that the server does not close the connection.
 func (p *petstore) checkClosing(text string, status int) error {
-	dialer := net.Dialer{}
-	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+	conn, err := p.dial(net.Dialer{})
 	if err != nil {
 		return err
 	}
@@ -737,8 +739,7 @@ func TestMalformedRequests(t *testing.T) {
 		post + "Transfer-Encoding: chunked\r\n\r\n14" + strings.TrimPrefix(body, "15"),
 	}
 	atOnce(t, len(tests), func(i int) error {
-		dialer := net.Dialer{}
-		conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+		conn, err := p.dial(net.Dialer{})
 		if err != nil {
 			return err
 		}
@@ -803,12 +804,9 @@ func TestBodyTooSlow(t *testing.T) {
 	p := start(t)
 	p.oneOfEach()
 	before := p.rows()
-	server := httptest.NewUnstartedServer(p.server)
-	server.Config.ReadTimeout, server.Config.ReadHeaderTimeout = 100*time.Millisecond, time.Minute
-	server.Start()
-	t.Cleanup(server.Close)
-	slow := *p
-	slow.url = server.URL
+	slow := p.listening(func(s *httptest.Server) {
+		s.Config.ReadTimeout, s.Config.ReadHeaderTimeout = 100*time.Millisecond, time.Minute
+	})
 	tooSlow := func(t *testing.T, o operation) {
 		t.Helper()
 		body, writer := io.Pipe()
@@ -976,10 +974,7 @@ func TestSlowBody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := startAlone(t).patient(func(o *api.Options) { o.RequestTimeout = timeout })
-			server := httptest.NewUnstartedServer(p.server)
-			server.Config.WriteTimeout = writeTimeout
-			server.Start()
-			t.Cleanup(server.Close)
+			p = p.listening(func(s *httptest.Server) { s.Config.WriteTimeout = writeTimeout })
 			if name == "unavailable" {
 				p.lockTable("messages", 0, func() {})
 			}
@@ -995,7 +990,7 @@ func TestSlowBody(t *testing.T) {
 				_, _ = writer.Write(text[10:])
 				writer.Close()
 			}()
-			resp := p.sent(p.request(ctx, "POST", server.URL+"/messages", body, "Expect", "100-continue"), text)
+			resp := p.sent(p.request(ctx, "POST", "/messages", body, "Expect", "100-continue"), text)
 			if name == "unavailable" {
 				resp.wantUnavailable()
 			} else {
@@ -1064,15 +1059,11 @@ func (p *petstore) withSmallBuffers(change func(*http.Server)) *petstore {
 	}}
 	listener, err := config.Listen(p.t.Context(), "tcp", "127.0.0.1:0")
 	check(p.t, err)
-	server := httptest.NewUnstartedServer(p.server)
-	server.Listener.Close()
-	server.Listener = listener
-	change(server.Config)
-	server.Start()
-	p.t.Cleanup(server.Close)
-	other := *p
-	other.url = server.URL
-	return &other
+	return p.listening(func(s *httptest.Server) {
+		s.Listener.Close()
+		s.Listener = listener
+		change(s.Config)
+	})
 }
 
 func setBuffer(raw syscall.RawConn, option int) error {
@@ -1085,15 +1076,14 @@ func setBuffer(raw syscall.RawConn, option int) error {
 
 // slowReader sends a GET request and does not read the response. Its receive buffer
 // is small from the start, so that the TCP window never opens.
-func (p *petstore) slowReader(target string) net.Conn {
+func (p *petstore) slowReader(target string, header ...string) net.Conn {
 	p.t.Helper()
-	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+	conn, err := p.dial(net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		return setBuffer(raw, syscall.SO_RCVBUF)
-	}}
-	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+	}})
 	check(p.t, err)
 	p.t.Cleanup(func() { conn.Close() })
-	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", target, p.key)
+	check(p.t, p.request(p.t.Context(), "GET", target, nil, header...).Write(conn))
 	return conn
 }
 

@@ -17,12 +17,10 @@ func TestLocations(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	var promised, followed []string
-	for path, item := range theContract().document.Paths.Map() {
-		for method, operation := range item.Operations() {
-			for status, response := range operation.Responses.Map() {
-				if status == "201" || status == "202" || response.Value.Headers["Location"] != nil {
-					promised = append(promised, method+" "+path)
-				}
+	for _, o := range operations() {
+		for status, response := range o.described.Responses.Map() {
+			if status == "201" || status == "202" || response.Value.Headers["Location"] != nil {
+				promised = append(promised, o.method+" "+o.path)
 			}
 		}
 	}

@@ -62,6 +62,14 @@ func (p *program) call(method, target, body string, header ...string) (got reply
 	return reply{response.StatusCode, response.Header, string(text)}
 }
 
+// repeat sends the same request several times, one after the other.
+func (p *program) repeat(times int, method, target, body string, header ...string) {
+	p.t.Helper()
+	for range times {
+		p.call(method, target, body, header...)
+	}
+}
+
 // open is call until the response begins.
 func (p *program) open(ctx context.Context, method, target, body string, header ...string) (*http.Response, error) {
 	p.t.Helper()
@@ -128,9 +136,7 @@ var mistakes = []struct {
 	}},
 	{"retry_with_key", report.Failed, func(p *program) {
 		p.loses("createPet")
-		for range 2 {
-			p.call("POST", "/pets", `{"name": "Rex", "categoryId": 1}`)
-		}
+		p.repeat(2, "POST", "/pets", `{"name": "Rex", "categoryId": 1}`)
 	}},
 	{"retry_new_key", report.Failed, func(p *program) {
 		for i := range 3 {
@@ -145,47 +151,34 @@ var mistakes = []struct {
 		}
 	}},
 	{"retry_only_temporary", report.Failed, func(p *program) {
-		for range 3 {
-			p.call("POST", orderPath, `{"petId": 4711}`)
-		}
+		p.repeat(3, "POST", orderPath, `{"petId": 4711}`)
 	}},
 	{"retry_only_temporary", report.Failed, func(p *program) { // without a body
-		for range 3 {
-			p.call("POST", webhooksPath+"/none/test", "")
-		}
+		p.repeat(3, "POST", webhooksPath+"/none/test", "")
 	}},
 	{"retry_after", report.Failed, func(p *program) {
 		p.fails("listPets", 503, 1)
-		p.call("GET", "/pets", "")
-		p.call("GET", "/pets", "")
+		p.repeat(2, "GET", "/pets", "")
 		p.paced(2, 800*time.Millisecond)
 	}},
 	{"retry_backoff", report.Failed, func(p *program) { // no pauses
 		p.fails("listPets", 502, 6)
-		for range 7 {
-			p.call("GET", "/pets", "")
-		}
+		p.repeat(7, "GET", "/pets", "")
 		p.paced(7, time.Millisecond)
 	}},
 	{"retry_backoff", report.Warning, func(p *program) { // equal pauses
 		p.fails("listPets", 500, 5)
-		for range 6 {
-			p.call("GET", "/pets", "")
-		}
+		p.repeat(6, "GET", "/pets", "")
 		p.paced(6, 300*time.Millisecond)
 	}},
 	{"retry_jitter", report.Warning, func(p *program) {
 		p.fails("listPets", 502, 8)
-		for range 5 {
-			p.call("GET", "/pets", "")
-		}
+		p.repeat(5, "GET", "/pets", "")
 		p.paced(5, 200*time.Millisecond)
 	}},
 	{"retry_ends", report.Failed, func(p *program) {
 		p.fails("listPets", 504, 20)
-		for range 14 {
-			p.call("GET", "/pets", "")
-		}
+		p.repeat(14, "GET", "/pets", "")
 	}},
 	{"retry_patience", report.Warning, func(p *program) {
 		p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": 9000, "first": 1})
@@ -241,9 +234,7 @@ var mistakes = []struct {
 		}
 	}},
 	{"condition_reads", report.Warning, func(p *program) {
-		for range 10 {
-			p.call("GET", stockPath, "")
-		}
+		p.repeat(10, "GET", stockPath, "")
 	}},
 	{"condition_updates", report.Warning, func(p *program) {
 		p.call("GET", stockPath, "")
@@ -257,9 +248,7 @@ var mistakes = []struct {
 		p.call("PUT", stockPath, `{"quantity": 99}`)
 	}},
 	{"condition_412", report.Failed, func(p *program) {
-		for range 3 {
-			p.call("PUT", stockPath, `{"quantity": 99}`, "If-Match", `"old"`)
-		}
+		p.repeat(3, "PUT", stockPath, `{"quantity": 99}`, "If-Match", `"old"`)
 	}},
 	{"known_fields", report.Failed, func(p *program) {
 		for i := range 3 {
@@ -278,35 +267,26 @@ var mistakes = []struct {
 	}},
 	{"order_once", report.Failed, func(p *program) {
 		p.loses("placeOrder")
-		p.call("POST", orderPath, anOrder)
-		p.call("POST", orderPath, anOrder)
+		p.repeat(2, "POST", orderPath, anOrder)
 	}},
 	{"order_once", report.Failed, func(p *program) { // with an error in between
 		p.setFaults(
 			object{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1},
 			object{"operation": "placeOrder", "effect": "status", "status": 503, "first": 1})
-		for range 3 {
-			p.call("POST", orderPath, anOrder)
-		}
+		p.repeat(3, "POST", orderPath, anOrder)
 	}},
 	{"no_polling", report.Warning, func(p *program) {
-		for range 5 {
-			p.call("GET", "/events", "")
-		}
+		p.repeat(5, "GET", "/events", "")
 	}},
 	{"no_polling", report.Warning, func(p *program) {
 		path := p.call("POST", "/messages", `{"message": "Hi"}`).header.Get("Location")
-		for range 5 {
-			p.call("GET", path, "")
-		}
+		p.repeat(5, "GET", path, "")
 	}},
 	{"not_deprecated", report.Warning, func(p *program) { p.call("GET", "/pets/1", "") }},
 	{"known_paths", report.Failed, func(p *program) {
 		p.petstore = p.trusting()
 		p.call("GET", "/pets", "")
-		for range 3 {
-			p.call("GET", "/v2/pet/findByStatus", "")
-		}
+		p.repeat(3, "GET", "/v2/pet/findByStatus", "")
 	}},
 	{"secret_url", report.Failed, func(p *program) { p.call("GET", "/pets?api_key="+p.key, "") }},
 	{"secret_elsewhere", report.Failed, func(p *program) { p.call("GET", "/pets", "", "X-Api-Key", p.key) }},
@@ -326,9 +306,7 @@ var mistakes = []struct {
 	}},
 	{"stream_waits", report.Failed, func(p *program) {
 		p.fails("listEvents", 503, 10)
-		for range 4 {
-			p.call("GET", "/events", "", "Accept", "text/event-stream")
-		}
+		p.repeat(4, "GET", "/events", "", "Accept", "text/event-stream")
 		p.paced(4, time.Millisecond)
 	}},
 }
@@ -381,17 +359,13 @@ var lookalikes = []struct {
 	}},
 	{"retry_after", report.NotSeen, 4, func(p *program) { // two threads that read the same list, and wait
 		p.fails("listPets", 503, 2)
-		for range 4 {
-			p.call("GET", "/pets", "")
-		}
+		p.repeat(4, "GET", "/pets", "")
 		p.paced(4, 600*time.Millisecond)
 	}},
 	{"retry_new_key", report.Warning, 3, func(p *program) { // one mistake, whose first response is lost
 		p.call("POST", "/categories", `{"name": "a"}`, "Idempotency-Key", "always")
 		p.loses("createCategory")
-		for range 2 {
-			p.call("POST", "/categories", `{"name": "b"}`, "Idempotency-Key", "always")
-		}
+		p.repeat(2, "POST", "/categories", `{"name": "b"}`, "Idempotency-Key", "always")
 	}},
 	{"condition_412", report.NotSeen, 6, func(p *program) { // three copies that read the same stock
 		var tag string

@@ -100,8 +100,7 @@ func TestOneResetAtATime(t *testing.T) {
 		}()
 		return done
 	}
-	lock := pgtest.Begin(t, p.db)
-	check(t, db.New(lock).StoreLock(t.Context(), locked))
+	release := p.locked(locked, (*db.Queries).StoreLock)
 	first := reset(one[2])
 	check(t, p.awaitWaiting(1))
 	second := reset(one[3])
@@ -113,7 +112,7 @@ func TestOneResetAtATime(t *testing.T) {
 	case early = <-second:
 	default:
 	}
-	pgtest.Rollback(t, lock)
+	release()
 	switch early {
 	case 0:
 	case 429: // on a slow machine, the resets of the other account take longer than the second one waits
@@ -198,14 +197,12 @@ func TestCatchingUpIsCharged(t *testing.T) {
 	stream := limited.stream("/events")
 	read := func(number int) {
 		for range number {
-			if _, ok := stream.next(); !ok {
-				t.Fatal("the stream ends")
-			}
+			stream.wantNext("event", "pet.created")
 		}
 	}
 	read(burst * 1000) // one token is for the request, so that it owes one now
 	clock.move(10 * time.Second)
-	wantLine(t, stream, ":")
+	stream.wantLine(":")
 	for left := events - burst*1000; left > 0; left -= 1000 {
 		clock.move(time.Minute)
 		read(1000)

@@ -35,14 +35,10 @@ func TestPet(t *testing.T) {
 		wantEqual(t, want, decode[pet](got.want(got.status)), "%s", what)
 	}
 	same("created", created)
-	path := created.header.Get("Location")
-	if path != petPath(rex.ID) {
-		t.Errorf("Location %q", path)
-	}
+	path := petPath(rex.ID)
+	created.wantHeader("Location", path)
 	same("pet at its Location", p.get(path).want(200))
-	if got, want := p.inventory(rex.ID), (inventoryItem{PetID: rex.ID, Quantity: 0, Status: "available"}); got != want {
-		t.Errorf("inventory entry %+v, want %+v", got, want)
-	}
+	wantEqual(t, inventoryItem{PetID: rex.ID, Quantity: 0, Status: "available"}, p.inventory(rex.ID), "inventory entry")
 
 	for _, step := range []struct {
 		patch object
@@ -62,9 +58,7 @@ func TestPet(t *testing.T) {
 	want.Name = "Zoë"
 	same("merge patch", p.do("PATCH", path, `{"name":"Zo\u00eb"}`, "Content-Type", "application/merge-patch+json").want(200))
 
-	if resp := p.del(path).want(204); len(resp.body) > 0 {
-		t.Errorf("DELETE returned the body %q", resp.body)
-	}
+	wantEqual(t, "", string(p.del(path).want(204).body), "the body of DELETE")
 	p.get(path).wantError(404, "pet_not_found")
 	p.patch(path, object{}).wantError(404, "pet_not_found")
 	p.del(path).wantError(404, "pet_not_found")

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"petstore/db"
 	"petstore/internal/pgtest"
 )
 
@@ -46,120 +47,63 @@ func TestRacesOfTwo(t *testing.T) {
 	// share a statement.
 	p := startAlone(t).patient()
 	other := p.patient()
-	for _, race := range []struct {
+	type race struct {
 		name     string
 		before   shelf
 		one, two event
 		ends     []string // the two responses, and the state of the pet afterwards
-	}{
-		{
-			"two orders of the last unit", on("available", 1), placing(1), placing(1),
-			[]string{"201, 409 pet_not_available: pending 0 [1]", "409 pet_not_available, 201: pending 0 [1]"},
-		},
-		{
-			"two orders of all units", on("available", 5), placing(2), placing(3),
-			[]string{"201, 201: pending 0 [2 3]"},
-		},
-		{
-			"two completions", on("pending", 0, 1, 2), completing(0), completing(1),
-			[]string{"200, 200: sold 0 []"},
-		},
-		{
-			"two completions of one order", on("pending", 0, 2), completing(0), completing(0),
-			[]string{"200, 200: sold 0 []"},
-		},
-		{
-			"two cancellations", on("pending", 0, 1, 2), cancelling(0), cancelling(1),
-			[]string{"204, 204: available 3 []"},
-		},
-		{
-			"two cancellations of one order", on("pending", 0, 2), cancelling(0), cancelling(0),
-			[]string{"204, 404 order_not_found: available 2 []", "404 order_not_found, 204: available 2 []"},
-		},
-		{
-			"completion and cancellation", on("pending", 0, 1, 2), completing(0), cancelling(1),
-			[]string{"200, 204: available 2 []"},
-		},
-		{
-			"completion and cancellation of one order", on("pending", 0, 2), completing(0), cancelling(0),
-			[]string{"200, 409 order_complete: sold 0 []", "404 order_not_found, 204: available 2 []"},
-		},
-		{
-			"order and completion", on("available", 1, 2), placing(1), completing(0),
-			[]string{"201, 200: pending 0 [1]"},
-		},
-		{
-			"order and cancellation", on("pending", 0, 2), placing(2), cancelling(0),
-			[]string{"201, 204: pending 0 [2]", "409 pet_not_available, 204: available 2 []"},
-		},
-		{
-			"order of the last unit and cancellation", on("available", 1, 2), placing(1), cancelling(0),
-			[]string{"201, 204: available 2 [1]"},
-		},
-		{
-			"order and pending by a client", on("available", 1), placing(1), moving("pending"),
-			[]string{"201, 200: pending 0 [1]", "409 pet_not_available, 200: pending 1 []"},
-		},
-		{
-			"order and available by a client", on("pending", 1), placing(1), moving("available"),
-			[]string{"201, 200: pending 0 [1]", "409 pet_not_available, 200: pending 1 []", "409 pet_not_available, 200: available 1 []"},
-		},
-		{
-			"order and another name", on("available", 1), placing(1), patchingPet(object{"name": "Max"}),
-			[]string{"201, 200: pending 0 [1]"},
-		},
-		{
-			"completion and pending by a client", on("available", 0, 2), completing(0), moving("pending"),
-			[]string{"200, 200: sold 0 []", "200, 409 invalid_transition: sold 0 []"},
-		},
-		{
-			"cancellation and sold by a client", on("pending", 0, 2), cancelling(0), moving("sold"),
-			[]string{"204, 200: sold 2 []"},
-		},
-		{
-			"order and stock", on("available", 1), placing(1), stocking(5),
-			[]string{"201, 200: available 5 [1]", "201, 200: available 4 [1]"},
-		},
-		{
-			"order and no stock", on("available", 1), placing(1), stocking(0),
-			[]string{"201, 200: pending 0 [1]", "409 insufficient_stock, 200: available 0 []"},
-		},
-		{
-			"completion and stock", on("pending", 0, 2), completing(0), stocking(5),
-			[]string{"200, 200: available 5 []"},
-		},
-		{
-			"completion and no stock", on("available", 1, 2), completing(0), stocking(0),
-			[]string{"200, 200: available 0 []", "200, 200: sold 0 []"},
-		},
-		{
-			"cancellation and no stock", on("pending", 0, 2), cancelling(0), stocking(0),
-			[]string{"204, 200: available 0 []", "204, 200: available 2 []"},
-		},
-		{
-			"order and deletion", on("available", 1), placing(1), deleting,
-			[]string{"201, 409 pet_in_use: pending 0 [1]", "422 unknown_pet, 204: gone"},
-		},
-		{
-			"cancellation and deletion", on("pending", 0, 2), cancelling(0), deleting,
-			[]string{"204, 204: gone", "204, 409 pet_in_use: available 2 []"},
-		},
-		{
-			"completion and deletion", on("pending", 0, 2), completing(0), deleting,
-			[]string{"200, 409 pet_in_use: sold 0 []"},
-		},
-		{
-			"stock and deletion", on("available", 1), stocking(5), deleting,
-			[]string{"200, 204: gone", "404 inventory_not_found, 204: gone"},
-		},
-		{
-			"status and deletion", on("available", 1), moving("sold"), deleting,
-			[]string{"200, 204: gone", "404 pet_not_found, 204: gone"},
-		},
-		{
-			"two deletions", on("available", 1), deleting, deleting,
-			[]string{"204, 404 pet_not_found: gone", "404 pet_not_found, 204: gone"},
-		},
+	}
+	two := func(name string, before shelf, one, two event, ends ...string) race {
+		return race{name, before, one, two, ends}
+	}
+	for _, race := range []race{
+		two("two orders of the last unit", on("available", 1), placing(1), placing(1),
+			"201, 409 pet_not_available: pending 0 [1]", "409 pet_not_available, 201: pending 0 [1]"),
+		two("two orders of all units", on("available", 5), placing(2), placing(3), "201, 201: pending 0 [2 3]"),
+		two("two completions", on("pending", 0, 1, 2), completing(0), completing(1), "200, 200: sold 0 []"),
+		two("two completions of one order", on("pending", 0, 2), completing(0), completing(0), "200, 200: sold 0 []"),
+		two("two cancellations", on("pending", 0, 1, 2), cancelling(0), cancelling(1), "204, 204: available 3 []"),
+		two("two cancellations of one order", on("pending", 0, 2), cancelling(0), cancelling(0),
+			"204, 404 order_not_found: available 2 []", "404 order_not_found, 204: available 2 []"),
+		two("completion and cancellation", on("pending", 0, 1, 2), completing(0), cancelling(1),
+			"200, 204: available 2 []"),
+		two("completion and cancellation of one order", on("pending", 0, 2), completing(0), cancelling(0),
+			"200, 409 order_complete: sold 0 []", "404 order_not_found, 204: available 2 []"),
+		two("order and completion", on("available", 1, 2), placing(1), completing(0), "201, 200: pending 0 [1]"),
+		two("order and cancellation", on("pending", 0, 2), placing(2), cancelling(0),
+			"201, 204: pending 0 [2]", "409 pet_not_available, 204: available 2 []"),
+		two("order of the last unit and cancellation", on("available", 1, 2), placing(1), cancelling(0),
+			"201, 204: available 2 [1]"),
+		two("order and pending by a client", on("available", 1), placing(1), moving("pending"),
+			"201, 200: pending 0 [1]", "409 pet_not_available, 200: pending 1 []"),
+		two("order and available by a client", on("pending", 1), placing(1), moving("available"),
+			"201, 200: pending 0 [1]", "409 pet_not_available, 200: pending 1 []", "409 pet_not_available, 200: available 1 []"),
+		two("order and another name", on("available", 1), placing(1), patchingPet(object{"name": "Max"}),
+			"201, 200: pending 0 [1]"),
+		two("completion and pending by a client", on("available", 0, 2), completing(0), moving("pending"),
+			"200, 200: sold 0 []", "200, 409 invalid_transition: sold 0 []"),
+		two("cancellation and sold by a client", on("pending", 0, 2), cancelling(0), moving("sold"),
+			"204, 200: sold 2 []"),
+		two("order and stock", on("available", 1), placing(1), stocking(5),
+			"201, 200: available 5 [1]", "201, 200: available 4 [1]"),
+		two("order and no stock", on("available", 1), placing(1), stocking(0),
+			"201, 200: pending 0 [1]", "409 insufficient_stock, 200: available 0 []"),
+		two("completion and stock", on("pending", 0, 2), completing(0), stocking(5), "200, 200: available 5 []"),
+		two("completion and no stock", on("available", 1, 2), completing(0), stocking(0),
+			"200, 200: available 0 []", "200, 200: sold 0 []"),
+		two("cancellation and no stock", on("pending", 0, 2), cancelling(0), stocking(0),
+			"204, 200: available 0 []", "204, 200: available 2 []"),
+		two("order and deletion", on("available", 1), placing(1), deleting,
+			"201, 409 pet_in_use: pending 0 [1]", "422 unknown_pet, 204: gone"),
+		two("cancellation and deletion", on("pending", 0, 2), cancelling(0), deleting,
+			"204, 204: gone", "204, 409 pet_in_use: available 2 []"),
+		two("completion and deletion", on("pending", 0, 2), completing(0), deleting, "200, 409 pet_in_use: sold 0 []"),
+		two("stock and deletion", on("available", 1), stocking(5), deleting,
+			"200, 204: gone", "404 inventory_not_found, 204: gone"),
+		two("status and deletion", on("available", 1), moving("sold"), deleting,
+			"200, 204: gone", "404 pet_not_found, 204: gone"),
+		two("two deletions", on("available", 1), deleting, deleting,
+			"204, 404 pet_not_found: gone", "404 pet_not_found, 204: gone"),
 	} {
 		t.Run(race.name, func(t *testing.T) {
 			p := p.in(t)
@@ -212,6 +156,17 @@ func (s scene) heldUp(n int, send func(i int) (*response, error)) []*response {
 	responses := allAtOnce(s.t, n, send)
 	check(s.t, released())
 	return responses
+}
+
+// locked takes a lock of an account, as another program does, until release or the end of the test.
+func (p *petstore) locked(account int64, lock func(*db.Queries, context.Context, int64) error) (release func()) {
+	p.t.Helper()
+	tx := pgtest.Begin(p.t, p.db)
+	check(p.t, lock(db.New(tx), p.t.Context(), account))
+	return func() {
+		p.t.Helper()
+		pgtest.Rollback(p.t, tx)
+	}
 }
 
 // awaitWaiting waits until n connections of the database wait for a lock.

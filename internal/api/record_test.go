@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -426,9 +425,7 @@ func TestStreamAfterALoss(t *testing.T) {
 	stream := p.stream(ownRecord, "Last-Event-ID", fmt.Sprintf("req_%d_5", id))
 	p.until("the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
 	p.recordRequests(id, 3, 3)
-	if got, _ := stream.next(); got["id"] != fmt.Sprintf("req_%d_3", id) {
-		t.Errorf("the stream goes on with %v", got)
-	}
+	stream.wantNext("id", fmt.Sprintf("req_%d_3", id))
 }
 
 // TestPagesAfterLatest: the pages after `latest` have all requests that have ended since, also
@@ -494,10 +491,10 @@ func TestStreamOfAGoneSandboxEnds(t *testing.T) {
 	})
 	sandbox := p.newSandbox("short", stores.SampleEmpty)
 	stream := p.stream(sandbox.path() + "/requests")
-	wantLine(t, stream, "retry: 1000")
+	stream.wantLine("retry: 1000")
 	p.until("the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
 	passed.Add(int64(10 * time.Second))
-	wantLine(t, stream, ":")
+	stream.wantLine(":")
 	p.del(sandbox.path()).want(204)
 	passed.Add(int64(10 * time.Second))
 	if stream.lines.Scan() { // else the look after the first comment has seen the deletion
@@ -598,9 +595,8 @@ func TestArchive(t *testing.T) {
 	secure := httptest.NewTLSServer(p.server)
 	t.Cleanup(secure.Close)
 	p.client = secure.Client()
-	if resp := p.do("GET", secure.URL+ownRecord, nil, "Accept", "application/har+json").want(200); !bytes.Contains(resp.body, []byte(`"https://`+p.url[len("http://"):]+`/pets?limit=1"`)) {
-		t.Errorf("the archive over HTTPS is %s", resp.body)
-	}
+	resp = p.do("GET", secure.URL+ownRecord, nil, "Accept", "application/har+json").want(200)
+	wantText(t, string(resp.body), `"https://`+p.url[len("http://"):]+`/pets?limit=1"`)
 }
 
 // TestArchiveOfLargeExchanges: the pages of an archive have all exchanges, also if they are large. The

@@ -62,12 +62,10 @@ func TestReport(t *testing.T) {
 		t.Errorf("the parent sees %d requests", of.Requests)
 	}
 	page := p.do("GET", ownReport, nil, "Accept", "text/markdown").want(200)
-	if kind := page.header.Get("Content-Type"); kind != "text/markdown; charset=utf-8" || !strings.Contains(string(page.body), "| [Use no deprecated operation](/docs/requests#deprecation) | Once, the client") {
-		t.Errorf("the page is %s: %s", kind, page.body)
-	}
-	if got := p.do("GET", ownReport, nil, "If-None-Match", "*", "Accept", "text/markdown").want(304).header.Get("Vary"); got != page.header.Get("Vary") {
-		t.Errorf("the 304 has Vary: %s", got)
-	}
+	page.wantHeader("Content-Type", "text/markdown; charset=utf-8")
+	wantText(t, string(page.body), "| [Use no deprecated operation](/docs/requests#deprecation) | Once, the client")
+	unmodified := p.do("GET", ownReport, nil, "If-None-Match", "*", "Accept", "text/markdown").want(304)
+	unmodified.wantHeader("Vary", page.header.Get("Vary"))
 	parent.get(ownReport).wantError(409, "not_a_sandbox")
 	parent.get("/sandboxes/sbx_9007199254740991/report").wantError(404, "sandbox_not_found")
 	p.get(ownReport + "?x=1").want(400)
@@ -243,12 +241,8 @@ func TestBrokenStream(t *testing.T) {
 	p.newCategory("first")
 	p.setFaults(object{"operation": "listEvents", "effect": "close", "when": "after", "first": 1})
 	stream := p.stream("/events")
-	if fields, ok := stream.next(); !ok || fields["event"] != "category.created" {
-		t.Errorf("the stream begins with %v", fields)
-	}
-	if fields, ok := stream.next(); ok {
-		t.Errorf("the stream goes on with %v", fields)
-	}
+	stream.wantNext("event", "category.created")
+	stream.wantEnd()
 	one := p.newestExchange(3) // after the category and the rules
 	if one.Status != http.StatusOK || one.Fault.Effect != "close" || !strings.Contains(one.Response.Body, "category.created") {
 		t.Errorf("the record has %+v", one)

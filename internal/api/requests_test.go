@@ -82,36 +82,34 @@ func TestInvalidJSON(t *testing.T) {
 func TestHostileBodies(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	for path, item := range theContract().document.Paths.Map() {
-		for method, operation := range item.Operations() {
-			if operation.RequestBody == nil {
-				continue
-			}
-			for what, test := range map[string]struct {
-				body   string
-				status int
-				code   string
-			}{
-				"two values":           {`{} {}`, 400, "invalid_json"},
-				"white space only":     {" \n", 400, "invalid_json"},
-				"duplicate fields":     {`{"name":"x","name":"x"}`, 400, "invalid_json"},
-				"byte order mark":      {"\xEF\xBB\xBF{}", 400, "invalid_json"},
-				"invalid UTF-8":        {"{\"name\":\"\xFF\"}", 400, "invalid_json"},
-				"lone surrogate":       {`{"name":"\uD800"}`, 400, "invalid_json"},
-				"depth 33":             {nested(33), 400, "invalid_json"},
-				"null":                 {`null`, 400, "validation_failed"},
-				"an array of a number": {`[1]`, 400, "validation_failed"},
-				"unknown field":        {`{"colour":1}`, 400, "validation_failed"},
-				"wrong case":           {`{"NAME":"x","PetID":1,"MESSAGE":"x"}`, 400, "validation_failed"},
-				"escaped NUL":          {`{"name":"a\u0000b","shipDate":"\u0000","message":"\u0000"}`, 400, "validation_failed"},
-				"1.0 for an integer":   {`{"categoryId":1.0,"petId":1.0,"quantity":1.0}`, 400, "validation_failed"},
-				"2^63":                 {`{"categoryId":9223372036854775808,"petId":9223372036854775808,"quantity":9223372036854775808}`, 400, "validation_failed"},
-				"1 MiB and a byte":     {string(padded("x", maxBodyBytes+1)), 413, "body_too_large"},
-			} {
-				t.Run(method+" "+path+" "+what, func(t *testing.T) {
-					p.in(t).do(method, filled(path, "1"), test.body).wantError(test.status, test.code)
-				})
-			}
+	for _, o := range operations() {
+		if o.described.RequestBody == nil {
+			continue
+		}
+		for what, test := range map[string]struct {
+			body   string
+			status int
+			code   string
+		}{
+			"two values":           {`{} {}`, 400, "invalid_json"},
+			"white space only":     {" \n", 400, "invalid_json"},
+			"duplicate fields":     {`{"name":"x","name":"x"}`, 400, "invalid_json"},
+			"byte order mark":      {"\xEF\xBB\xBF{}", 400, "invalid_json"},
+			"invalid UTF-8":        {"{\"name\":\"\xFF\"}", 400, "invalid_json"},
+			"lone surrogate":       {`{"name":"\uD800"}`, 400, "invalid_json"},
+			"depth 33":             {nested(33), 400, "invalid_json"},
+			"null":                 {`null`, 400, "validation_failed"},
+			"an array of a number": {`[1]`, 400, "validation_failed"},
+			"unknown field":        {`{"colour":1}`, 400, "validation_failed"},
+			"wrong case":           {`{"NAME":"x","PetID":1,"MESSAGE":"x"}`, 400, "validation_failed"},
+			"escaped NUL":          {`{"name":"a\u0000b","shipDate":"\u0000","message":"\u0000"}`, 400, "validation_failed"},
+			"1.0 for an integer":   {`{"categoryId":1.0,"petId":1.0,"quantity":1.0}`, 400, "validation_failed"},
+			"2^63":                 {`{"categoryId":9223372036854775808,"petId":9223372036854775808,"quantity":9223372036854775808}`, 400, "validation_failed"},
+			"1 MiB and a byte":     {string(padded("x", maxBodyBytes+1)), 413, "body_too_large"},
+		} {
+			t.Run(o.method+" "+o.path+" "+what, func(t *testing.T) {
+				p.in(t).do(o.method, filled(o.path, "1"), test.body).wantError(test.status, test.code)
+			})
 		}
 	}
 }
@@ -671,28 +669,24 @@ func TestNulls(t *testing.T) {
 	p := start(t)
 	var clearable []string
 	fields := 0
-	for path, item := range theContract().document.Paths.Map() {
-		for method, operation := range item.Operations() {
-			if operation.RequestBody == nil {
-				continue
+	for _, o := range operations() {
+		if o.described.RequestBody == nil {
+			continue
+		}
+		try := func(pointer string, body object, property *openapi3.Schema) {
+			fields++
+			resp := p.do(o.method, withIDs(t, o.path, absentIDs), body)
+			accepted := !slices.ContainsFunc(resp.violations(), func(v string) bool { return strings.HasPrefix(v, pointer+" ") })
+			wantEqual(t, property.Nullable, accepted, "%s: whether null for %s is accepted, as in the spec", resp.what, pointer)
+			if accepted {
+				clearable = append(clearable, o.method+" "+o.path+" "+pointer)
 			}
-			try := func(pointer string, body object, property *openapi3.Schema) {
-				fields++
-				resp := p.do(method, withIDs(t, path, absentIDs), body)
-				accepted := !slices.ContainsFunc(resp.violations(), func(v string) bool { return strings.HasPrefix(v, pointer+" ") })
-				if accepted != property.Nullable {
-					t.Errorf("%s: null for %s is accepted: %t, nullable in the spec: %t", resp.what, pointer, accepted, property.Nullable)
-				}
-				if accepted {
-					clearable = append(clearable, method+" "+path+" "+pointer)
-				}
-			}
-			for name, property := range operation.RequestBody.Value.Content["application/json"].Schema.Value.Properties {
-				try("/"+name, object{name: nil}, property.Value)
-				if items := property.Value.Items; items != nil {
-					for inner, property := range items.Value.Properties {
-						try("/"+name+"/0/"+inner, object{name: []object{{inner: nil}}}, property.Value)
-					}
+		}
+		for name, property := range o.described.RequestBody.Value.Content["application/json"].Schema.Value.Properties {
+			try("/"+name, object{name: nil}, property.Value)
+			if items := property.Value.Items; items != nil {
+				for inner, property := range items.Value.Properties {
+					try("/"+name+"/0/"+inner, object{name: []object{{inner: nil}}}, property.Value)
 				}
 			}
 		}
@@ -711,14 +705,12 @@ func TestMalformedPaths(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	tried := 0
-	for path, item := range theContract().document.Paths.Map() {
-		for method := range item.Operations() {
-			for _, parameter := range pathParameter.FindAllString(path, -1) {
-				for _, value := range []string{"%ff", "%00", "1%00", "%C0%AF", "%ED%A0%80"} {
-					target := strings.Replace(path, parameter, value, 1)
-					p.as("").do(method, withIDs(t, target, absentIDs), nil).wantError(404, "route_not_found")
-					tried++
-				}
+	for _, o := range operations() {
+		for _, parameter := range pathParameter.FindAllString(o.path, -1) {
+			for _, value := range []string{"%ff", "%00", "1%00", "%C0%AF", "%ED%A0%80"} {
+				target := strings.Replace(o.path, parameter, value, 1)
+				p.as("").do(o.method, withIDs(t, target, absentIDs), nil).wantError(404, "route_not_found")
+				tried++
 			}
 		}
 	}

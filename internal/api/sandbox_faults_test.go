@@ -78,9 +78,7 @@ func (r *response) wantInjected(status int, rule string) {
 	if status == 429 || status == 503 {
 		after = "1"
 	}
-	if got := [2]string{r.header.Get("Petstore-Fault"), r.header.Get("Retry-After")}; got != [2]string{rule, after} {
-		r.t.Errorf("%s: Petstore-Fault and Retry-After are %q, want %q and %q", r.what, got, rule, after)
-	}
+	r.wantHeader("Petstore-Fault", rule).wantHeader("Retry-After", after)
 }
 
 // wantClosed sends a request on a new connection, which the server must close without a
@@ -88,8 +86,7 @@ func (r *response) wantInjected(status int, rule string) {
 func (p *petstore) wantClosed(method, target, body string, header ...string) {
 	p.t.Helper()
 	request := p.request(p.t.Context(), method, target, strings.NewReader(body), header...)
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+	conn, err := p.dial(net.Dialer{})
 	check(p.t, err)
 	defer conn.Close()
 	check(p.t, request.Write(conn))
@@ -280,9 +277,7 @@ func TestFaultSelection(t *testing.T) {
 		object{"operation": "listPets", "effect": "delay", "delayMs": 1, "first": 1},
 	)
 	p.get("/pets").wantInjected(500, "0")
-	if head := p.do("HEAD", "/pets", nil).want(500); head.header.Get("Petstore-Fault") != "0" {
-		t.Errorf("HEAD: Petstore-Fault is %q, want 0", head.header.Get("Petstore-Fault"))
-	}
+	p.do("HEAD", "/pets", nil).want(500).wantHeader("Petstore-Fault", "0")
 	p.get("/pets").wantInjected(503, "2")
 	p.get("/store/orders").wantInjected(502, "1")
 	p.get("/categories").wantInjected(503, "2")
@@ -320,9 +315,7 @@ func TestFaultProbability(t *testing.T) {
 					got.WriteString(".")
 				}
 			}
-			if got.String() != test.want {
-				t.Errorf("seed %d: the faults are %s, want %s", test.seed, &got, test.want)
-			}
+			wantEqual(t, test.want, got.String(), "the faults of seed %d", test.seed)
 		}
 	}
 }
@@ -410,9 +403,7 @@ func TestCloseAfter(t *testing.T) {
 	p.wantClosed("PUT", fmt.Sprintf("/store/inventory/%d", petID), `{"quantity": 100}`)
 	p.wantClosed("POST", "/store/orders", `{"petId": 0}`) // an error
 	replayed := p.do("POST", "/store/orders", body, "Idempotency-Key", "a").want(201)
-	if replayed.header.Get("Idempotent-Replayed") != "true" {
-		t.Error("the response is not a replay")
-	}
+	replayed.wantHeader("Idempotent-Replayed", "true")
 	orders := walk[order](p, "/store/orders")
 	if len(orders) != 1 || orders[0].ID != decode[order](replayed).ID || orders[0].Quantity != 3 {
 		t.Errorf("the orders are %+v, want the order of %s", orders, replayed.body)
@@ -453,12 +444,8 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 		}
 		return nil
 	})
-	text := exposed(t, metrics)
-	for _, want := range []string{`petstore_injected_faults_total{effect="delay"} 4`, `petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="2.5"} 1`} {
-		if !strings.Contains(text, want+"\n") {
-			t.Errorf("no line %s in\n%s", want, text)
-		}
-	}
+	wantText(t, exposed(t, metrics), `petstore_injected_faults_total{effect="delay"} 4`+"\n",
+		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="2.5"} 1`+"\n")
 }
 
 // TestDelayReadsNoUnusedBody: a delay rejects no body that the operation ignores.

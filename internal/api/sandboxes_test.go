@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	stores "petstore/internal/account"
@@ -247,9 +245,7 @@ func TestResetWakes(t *testing.T) {
 	default:
 		t.Error("the worker learns of no new event")
 	}
-	if fields, ok := stream.next(); !ok || fields["event"] != "store.reset" {
-		t.Errorf("the stream has %v", fields)
-	}
+	stream.wantNext("event", "store.reset")
 	if events, _ := inside.feed("/events"); len(events) != 1 || events[0].Sequence != 1 {
 		t.Errorf("after a reset, the sandbox has the events %+v", events)
 	}
@@ -406,81 +402,52 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 	p := startAlone(t)
 	one := p.newSandbox("one", "shop")
 	inside, other := p.as(one.Key.Secret), p.as(p.newKey("other", auth.Admin))
-	id, err := strconv.ParseInt(accountOf(one), 10, 64)
-	check(t, err)
-	rotated := fmt.Sprintf("%s/%d/rotate", keysPath, inside.makeKey("rotated", "read").ID)
+	id, _ := stores.ParseSandboxID(one.ID)
+	rotated := rotatePath(inside.makeKey("rotated", "read").ID)
 	counted := []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages", "/events", "/webhooks", keysPath, "/account", "/pets/1", "/categories/1", "/store/inventory/1"}
 	var rules []object
 	for _, operation := range []string{"listPets", "listCategories", "listOrders", "listInventory", "listMessages", "listEvents", "listWebhooks", "listAPIKeys", "getAccount", "getPet", "getCategory", "getInventoryItem"} {
 		rules = append(rules, object{"operation": operation, "effect": "delay", "delayMs": 1})
 	}
 	inside.setFaults(rules...)
-	queries := db.New(p.db)
+	store := func() (release func()) { return p.locked(id, (*db.Queries).StoreLock) }
+	faults := func() (release func()) { return p.locked(id, (*db.Queries).FaultRestart) }
+	keys := func() (release func()) { return p.locked(p.accountID(), (*db.Queries).KeysLock) }
+	named := func(i int) object { return object{"name": fmt.Sprint("new ", i)} }
+	type pending = func() *response
 	for _, test := range []struct {
 		what    string
-		lock    func(*db.Queries) error
-		send    func(i int) (*response, error)
 		waiting int
+		lock    func() (release func())
+		send    func(i int) pending
 	}{
-		{
-			"updates", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
-			func(i int) (*response, error) { return inside.try("PATCH", "/pets/1", object{"name": fmt.Sprint(i)}) }, 1,
-		},
-		{
-			"categories", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
-			func(i int) (*response, error) {
-				return inside.try("POST", "/categories", object{"name": fmt.Sprint("new ", i)})
-			}, share,
-		},
-		{
-			"messages", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
-			func(int) (*response, error) { return inside.try("POST", "/messages", object{"message": "hello"}) }, 1,
-		},
-		{
-			"rotations", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
-			func(int) (*response, error) { return inside.try("POST", rotated, object{}) }, share,
-		},
-		{
-			"counts of faults", func(q *db.Queries) error { return q.FaultRestart(t.Context(), id) },
-			func(i int) (*response, error) { return inside.try("GET", counted[i%len(counted)], nil) }, share,
-		},
-		{
-			"fault rules", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
-			func(int) (*response, error) { return p.try("PUT", one.path()+"/faults", object{"rules": []object{}}) }, 1,
-		},
-		{
-			"keys", func(q *db.Queries) error { return q.KeysLock(t.Context(), p.accountID()) },
-			func(i int) (*response, error) {
-				return p.try("POST", keysPath, object{"name": fmt.Sprint(i), "scope": "read"})
-			}, share,
-		},
+		{"updates", 1, store, func(i int) pending { return inside.begin("PATCH", "/pets/1", named(i)) }},
+		{"categories", share, store, func(i int) pending { return inside.begin("POST", "/categories", named(i)) }},
+		{"messages", 1, store, func(int) pending { return inside.begin("POST", "/messages", object{"message": "hello"}) }},
+		{"rotations", share, store, func(int) pending { return inside.begin("POST", rotated, object{}) }},
+		{"counts of faults", share, faults, func(i int) pending { return inside.begin("GET", counted[i%len(counted)], nil) }},
+		{"fault rules", 1, store, func(int) pending {
+			return p.begin("PUT", one.path()+"/faults", object{"rules": []object{}})
+		}},
+		{"keys", share, keys, func(i int) pending {
+			return p.begin("POST", keysPath, object{"name": fmt.Sprint(i), "scope": "read"})
+		}},
 	} {
-		var group sync.WaitGroup
-		if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
-			if err := test.lock(queries.WithTx(tx)); err != nil {
-				return err
-			}
-			for i := range 20 {
-				group.Go(func() {
-					resp, err := test.send(i)
-					if err != nil {
-						t.Error(err)
-					} else if resp.status >= 400 {
-						resp.wantError(503, "unavailable")
-					}
-				})
-			}
-			if err := p.awaitWaiting(test.waiting); err != nil {
-				return err
-			}
-			for i := range 10 {
-				other.post("/categories", object{"name": fmt.Sprint(test.what, i)}).want(201)
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
+		release := test.lock()
+		var received []pending
+		for i := range 20 {
+			received = append(received, test.send(i))
 		}
-		group.Wait()
+		check(t, p.awaitWaiting(test.waiting))
+		for i := range 10 {
+			other.post("/categories", object{"name": fmt.Sprint(test.what, i)}).want(201)
+		}
+		release()
+		for _, receive := range received {
+			if resp := receive(); resp.status >= 400 {
+				resp.wantError(503, "unavailable")
+			}
+		}
 	}
 }
 
@@ -635,30 +602,19 @@ func TestSandboxIsFull(t *testing.T) {
 	}
 	p.exec("ALTER TABLE orders DROP CONSTRAINT orders_pet_id_fkey")
 	for _, test := range []struct {
-		target, fill string
-		body         func(i int) object
-		status       int
+		target, columns, values string // of row n
+		body                    func(i int) object
+		status                  int
 	}{
-		{
-			"/categories", "INSERT INTO categories (account_id, name, name_key) SELECT $1, 'c' || n, 'c' || n FROM generate_series(1, $2) AS n",
-			func(i int) object { return object{"name": fmt.Sprint("new ", i)} }, 201,
-		},
-		{
-			"/pets", "INSERT INTO pets (account_id, category_id, name, name_key) SELECT $1, 1, 'p', 'p' FROM generate_series(1, $2)",
-			func(int) object { return object{"name": "new", "categoryId": 1} }, 201,
-		},
-		{
-			"/store/orders", "INSERT INTO orders (account_id, pet_id, quantity) SELECT $1, 1, 1 FROM generate_series(1, $2)",
-			func(int) object { return object{"petId": 1} }, 201,
-		},
-		{
-			"/messages", "INSERT INTO messages (account_id, id, message) SELECT $1, 'msg_' || lpad(to_hex(n), 32, '0'), 'm' FROM generate_series(1, $2) AS n",
-			func(int) object { return object{"message": "new"} }, 202,
-		},
+		{"/categories", "name, name_key", "'c' || n, 'c' || n", func(i int) object { return object{"name": fmt.Sprint("new ", i)} }, 201},
+		{"/pets", "category_id, name, name_key", "1, 'p', 'p'", func(int) object { return object{"name": "new", "categoryId": 1} }, 201},
+		{"/store/orders", "pet_id, quantity", "1, 1", func(int) object { return object{"petId": 1} }, 201},
+		{"/messages", "id, message", "'msg_' || lpad(to_hex(n), 32, '0'), 'm'", func(int) object { return object{"message": "new"} }, 202},
 	} {
 		table := test.target[strings.LastIndex(test.target, "/")+1:]
 		rows := func() int { return p.count(table, "account_id = "+id) }
-		p.exec(strings.NewReplacer("$1", id, "$2", fmt.Sprint(stores.MaxRows-free-rows())).Replace(test.fill))
+		p.exec(fmt.Sprintf("INSERT INTO %s (account_id, %s) SELECT %s, %s FROM generate_series(1, %d) AS n",
+			table, test.columns, id, test.values, stores.MaxRows-free-rows()))
 		ends := outcomes(allAtOnce(t, requests, func(i int) (*response, error) {
 			key := []string{fmt.Sprintf("%s-%d", table, i), ""}[i%2]
 			return inside.try("POST", test.target, test.body(i), "Idempotency-Key", key)

@@ -114,15 +114,11 @@ func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
 	stream, waiting := limited.stream("/events?after=latest"), limited.waitFor(next)
 	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
 	// This takes longer than the timeouts, and reads the page after them.
-	if got := limited.do("GET", next, nil, "Prefer", "wait=4").want(200); string(got.body) != "[]" {
-		t.Errorf("after the wait: %s", got.body)
-	}
+	wantEqual(t, "[]", string(limited.do("GET", next, nil, "Prefer", "wait=4").want(200).body), "the page after the wait")
 	p.newOrder(pet, 1)
 	events, _ := p.feed(next)
 	stream.wantEvent(events[0])
-	if got := waiting(); len(decode[[]feedEvent](got.want(200))) != 1 {
-		t.Errorf("the waiting request: %s", got.body)
-	}
+	wantEqual(t, 1, len(decode[[]feedEvent](waiting().want(200))), "events that the waiting request gets")
 }
 
 // fillFeed gives the account of the test events with much data.
@@ -146,12 +142,12 @@ func TestStreamAfterLatest(t *testing.T) {
 	p := start(t).inSandbox(stores.SampleShop)
 	for i, target := range []string{ownRecord + "?after=latest", "/events?after=latest", ownRecord + "?after=latest"} { // the record is empty at first
 		first := p.stream(target)
-		wantLine(t, first, "retry: 1000")
+		first.wantLine("retry: 1000")
 		if !first.lines.Scan() || !strings.HasPrefix(first.lines.Text(), "id: ") {
 			t.Fatalf("the stream has the line %q: %v", first.lines.Text(), first.lines.Err())
 		}
 		last := strings.TrimPrefix(first.lines.Text(), "id: ")
-		wantLine(t, first, "")
+		first.wantLine("")
 		p.newPet(fmt.Sprint("Coco ", i), 1)
 		again := p.stream(target, "Last-Event-ID", last)
 		if fields, ok := again.next(); !ok || fields["id"] == last {
@@ -176,9 +172,7 @@ func TestSilentStreams(t *testing.T) { //nolint:paralleltest // it measures the 
 	for range streams {
 		stream := p.stream("/events")
 		for n := 1; n <= events; n++ {
-			if fields, ok := stream.next(); !ok || fields["id"] != p.eventID(n, 7) {
-				t.Fatalf("event %d is %v", n, fields["id"])
-			}
+			stream.wantNext("id", p.eventID(n, 7))
 		}
 	}
 	p.until("the streams wait", func() bool { return p.server.WaitingForEvents() == streams })
@@ -207,11 +201,9 @@ func TestSlowStream(t *testing.T) {
 	p := start(t)
 	p.fillFeed(events)
 	_, key := p.issue(auth.Read, nil)
-	slow := dialSlowly(t, p.as(key), "/events")
+	slow := p.as(key).slowReader("/events", "Accept", "text/event-stream")
 	other := p.stream("/events?after=" + p.eventID(events-1, 7))
-	if fields, ok := other.next(); !ok || fields["id"] != p.eventID(events, 7) {
-		t.Errorf("another stream has %v", fields)
-	}
+	other.wantNext("id", p.eventID(events, 7))
 	p.until("the stream has ended", func() bool { return strings.Count(p.log.String(), `"route":"/events"`) == 1 })
 	last, received := readSlowly(p, slow)
 	if received == 0 || received == events {
@@ -219,27 +211,10 @@ func TestSlowStream(t *testing.T) {
 	}
 	rest := p.as(key).stream("/events", "Last-Event-ID", last)
 	for n := received + 1; n <= events; n++ {
-		if fields, ok := rest.next(); !ok || fields["id"] != p.eventID(n, 7) {
-			t.Fatalf("event %d after a new connection is %v", n, fields["id"])
-		}
+		rest.wantNext("id", p.eventID(n, 7))
 	}
 	p.newPet("Rex", 1)
-	if fields, ok := other.next(); !ok || fields["event"] != "category.created" {
-		t.Errorf("another stream has %v", fields)
-	}
-}
-
-// dialSlowly opens a stream on a connection with a small buffer, and does not read it.
-func dialSlowly(t *testing.T, p *petstore, target string) net.Conn {
-	t.Helper()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
-	check(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	check(t, conn.(*net.TCPConn).SetReadBuffer(4096))
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer %s\r\nAccept: text/event-stream\r\n\r\n", target, p.key); err != nil {
-		t.Fatal(err)
-	}
-	return conn
+	other.wantNext("event", "category.created")
 }
 
 // readSlowly reads the rest of a stream that the server has ended. It returns the id of the
@@ -281,7 +256,7 @@ func TestHeartbeats(t *testing.T) {
 	pet := p.newPet("Rex", 1000)
 	before, next := p.feed("/events")
 	stream := busy.stream(next + "&type=message.queued")
-	wantLine(t, stream, "retry: 1000")
+	stream.wantLine("retry: 1000")
 	p.until("the stream waits", func() bool { return busy.server.WaitingForEvents() == 1 })
 
 	heartbeats := make(chan string, 1)
@@ -309,7 +284,7 @@ func TestHeartbeats(t *testing.T) {
 	if number := int(id.Sequence); !ok || number < len(before) || number >= len(all) || heartbeat != "id: "+all[number-1].ID {
 		t.Fatalf("the stream has %q while the events %d to %d happen", heartbeat, len(before)+1, len(all))
 	}
-	wantLine(t, stream, "")
+	stream.wantLine("")
 
 	passed.Add(int64(silence))
 	newest := "id: " + all[len(all)-1].ID
@@ -319,10 +294,10 @@ func TestHeartbeats(t *testing.T) {
 		}
 		passed.Add(int64(silence))
 	}
-	wantLine(t, stream, "")
+	stream.wantLine("")
 	for range 2 {
 		passed.Add(int64(silence))
-		wantLine(t, stream, ":")
+		stream.wantLine(":")
 	}
 	p.post("/messages", object{"message": "Hello"}).want(202)
 	events, _ := p.feed("/events?type=message.queued")
@@ -331,11 +306,11 @@ func TestHeartbeats(t *testing.T) {
 	again.wantEvent(events[0])
 }
 
-// wantLine fails the test unless the next line of a stream is this one.
-func wantLine(t *testing.T, s *stream, want string) {
-	t.Helper()
+// wantLine fails the test unless the next line of the stream is this one.
+func (s *stream) wantLine(want string) {
+	s.t.Helper()
 	if !s.lines.Scan() || s.lines.Text() != want {
-		t.Fatalf("the stream has the line %q, want %q: %v", s.lines.Text(), want, s.lines.Err())
+		s.t.Fatalf("the stream has the line %q, want %q: %v", s.lines.Text(), want, s.lines.Err())
 	}
 }
 
@@ -348,7 +323,7 @@ func TestRevokedWhileCatchingUp(t *testing.T) {
 	p.listen()
 	p.fillFeed(events)
 	id, key := p.issue(auth.Read, nil)
-	conn := dialSlowly(t, p.as(key), "/events")
+	conn := p.as(key).slowReader("/events", "Accept", "text/event-stream")
 	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	check(t, err)
 	defer opened.Body.Close()
@@ -375,7 +350,7 @@ func TestStreamAfterALostConnection(t *testing.T) {
 	pet := p.newPet("Rex", 10)
 	_, next := p.feed("/events?after=latest")
 	stream := p.stream(next)
-	wantLine(t, stream, "retry: 1000")
+	stream.wantLine("retry: 1000")
 	release := p.lockTable("account_state", 0, func() {})
 	account := p.accountID()
 	p.until("the stream reads", func() bool {
@@ -384,9 +359,7 @@ func TestStreamAfterALostConnection(t *testing.T) {
 	})
 	release()
 	p.newOrder(pet, 1)
-	if fields, ok := stream.next(); !ok || fields["event"] != "order.placed" {
-		t.Errorf("the stream has %v, want an order (%t)", fields, ok)
-	}
+	stream.wantNext("event", "order.placed")
 }
 
 // terminate ends the connections of servers that fulfil a condition, and returns their number.
@@ -403,7 +376,7 @@ func TestCleanEndOfStream(t *testing.T) {
 	p := start(t).with(func(o *api.Options) { o.StreamPause = pause })
 	_, next := p.feed("/events")
 	stream := p.stream(next)
-	wantLine(t, stream, "retry: 1000")
+	stream.wantLine("retry: 1000")
 	sent := time.Now()
 	p.until("the time to read has passed", func() bool { return time.Since(sent) > 2*pause })
 	p.until("the stream waits", func() bool { return p.server.WaitingForEvents() == 1 })

@@ -121,9 +121,7 @@ func TestEmptyWebhookDescription(t *testing.T) {
 	created := p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}, "description": ""}).want(201)
 	path := decode[apiWebhook](created).path()
 	for _, resp := range []*response{created, p.get(path).want(200), p.get(webhooksPath).want(200), p.patch(path, object{"description": ""}).want(200)} {
-		if !strings.Contains(string(resp.body), `"description":""`) {
-			t.Errorf("%s: %s", resp.what, resp.body)
-		}
+		wantText(t, string(resp.body), `"description":""`)
 	}
 }
 
