@@ -230,9 +230,8 @@ func TestSecretsRejectIdempotencyKeys(t *testing.T) {
 	p.under("x", rotatePath(0), "{").wantError(400, "invalid_parameter")
 	p.under("x", rotatePath(made.ID+1), "{}").wantError(400, "invalid_idempotency_key")
 	p.wantWork(map[string]bool{made.Secret: true})
-	if kept := p.count("idempotency_keys"); kept > 0 || len(p.keys()) != 2 {
-		t.Errorf("%d responses were stored; the keys are %v", kept, p.keys())
-	}
+	wantEqual(t, 0, p.count("idempotency_keys"), "stored responses")
+	wantEqual(t, 2, len(p.keys()), "keys")
 	p.do("DELETE", keyPath(made.ID), nil, "Idempotency-Key", "a b").want(204) // DELETE ignores the header
 }
 
@@ -259,19 +258,14 @@ func TestListAPIKeys(t *testing.T) {
 	var want []apiKey
 	for _, id := range slices.Delete(slices.Clone(all), 7, 9) {
 		one := p.keys()[id]
-		if (one.RevokedAt != nil) != (id == all[3] || id == all[5]) {
-			t.Errorf("key %d has revokedAt %v", id, one.RevokedAt)
-		}
+		wantEqual(t, id == all[3] || id == all[5], one.RevokedAt != nil, "whether key %d is revoked", id)
 		want = append(want, one)
 	}
 	walkAll(p, keysPath, nil, want)
 	p.get(keyPath(all[5])).want(200)
 	p.get(keyPath(all[7])).wantError(404, "api_key_not_found")
 
-	p.copy("api_keys", []string{"account_id", "name", "scope", "prefix", "secret_sha256"}, 200, func(i int) []any {
-		hash := auth.NewSecret().Hash()
-		return []any{p.accountID(), fmt.Sprint(i), "read", "petstore_00000000", hash[:]}
-	})
+	p.copyKeys(200, nil)
 	for target, want := range map[string]int{"": 50, "?limit=200": 200} {
 		wantEqual(t, want, len(decode[[]json.RawMessage](p.get(keysPath+target).want(200))), "keys of %q", target)
 	}
@@ -315,9 +309,7 @@ func TestRevoke(t *testing.T) {
 	}
 	p.post(rotatePath(first.ID), object{"graceSeconds": 60}).wantError(404, "api_key_not_found")
 	p.del(keyPath(first.ID)).want(204)
-	if again := p.keys()[first.ID].RevokedAt; again == nil || !again.Equal(*at) {
-		t.Errorf("revoking again returned %v, want %v", again, at)
-	}
+	wantEqual(t, at, p.keys()[first.ID].RevokedAt, "revokedAt after revoking again")
 	p.wantWork(map[string]bool{first.Secret: false, second.Secret: false})
 
 	// a key may revoke itself
@@ -381,10 +373,8 @@ func TestRevokedWhileTheBodyArrives(t *testing.T) {
 	writer := p.makeKey("writer", "write")
 	finish := p.as(writer.Secret).slowly()
 	p.del(keyPath(writer.ID)).want(204)
-	wantEqual(t, 401, finish(), "the status with a revoked key")
-	if finish := p.slowly(); finish() != 202 {
-		t.Error("a slow body with a valid key was rejected")
-	}
+	finish().want(401)
+	p.slowly()().want(202)
 	wantEqual(t, 1, p.count("messages"), "stored messages")
 }
 
@@ -416,9 +406,8 @@ func TestRevokedWhileALockIsHeld(t *testing.T) {
 		release()
 		received().wantError(401, "invalid_api_key")
 	}
-	if keys, sandboxes := len(p.keys()), len(walk[sandbox](p, sandboxesPath)); keys != 1+len(tests) || sandboxes != 1 {
-		t.Errorf("%d keys and %d sandboxes", keys, sandboxes)
-	}
+	wantEqual(t, 1+len(tests), len(p.keys()), "keys")
+	wantEqual(t, 1, len(walk[sandbox](p, sandboxesPath)), "sandboxes")
 }
 
 // TestLastUsedAt checks lastUsedAt after the server has written it.
@@ -430,9 +419,7 @@ func TestLastUsedAt(t *testing.T) {
 	p.as(made.Secret).get("/pets").want(200)
 	p.as(made.Secret).post("/pets", object{}).wantError(403, "insufficient_scope")
 	ended := time.Now()
-	if at := p.keys()[made.ID].LastUsedAt; at != nil {
-		t.Errorf("lastUsedAt is %s, written while a request ran", at)
-	}
+	wantEqual(t, nil, p.keys()[made.ID].LastUsedAt, "lastUsedAt while a request ran")
 	check(t, p.verifier.FlushUses(t.Context()))
 	at := p.keys()[made.ID].LastUsedAt
 	if at == nil || at.Before(began) || at.After(ended) {
@@ -578,7 +565,5 @@ func TestAccountOfNewKey(t *testing.T) {
 	r.pair.Standby.Pause()
 	made := r.makeKey("new", "read")
 	got := decode[struct{ APIKey apiKey }](r.as(made.Secret).do("GET", "/account", nil, "Prefer", "consistency=eventual").want(200))
-	if got.APIKey.ID != made.ID {
-		t.Errorf("GET /account returns the key %d, want %d", got.APIKey.ID, made.ID)
-	}
+	wantEqual(t, made.ID, got.APIKey.ID, "the key of GET /account")
 }

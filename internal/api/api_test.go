@@ -517,6 +517,14 @@ func (r *response) want(status int) *response {
 	return r
 }
 
+// wantSuccess ends the test unless the status of the response is 2xx.
+func (r *response) wantSuccess() {
+	r.t.Helper()
+	if r.status >= http.StatusMultipleChoices {
+		r.t.Fatalf("%s: status %d: %s", r.what, r.status, r.body)
+	}
+}
+
 // wantError fails the test unless the response is a complete Error with this status
 // and code.
 func (r *response) wantError(status int, code string) *response {

@@ -27,9 +27,7 @@ const (
 func (r *response) wantChallenge(status int, code, challenge string) {
 	r.t.Helper()
 	r.wantError(status, code)
-	if got := r.header.Values("WWW-Authenticate"); len(got) != 1 || got[0] != challenge {
-		r.t.Errorf("%s: WWW-Authenticate %q, want %q", r.what, got, challenge)
-	}
+	wantEqual(r.t, []string{challenge}, r.header.Values("WWW-Authenticate"), "%s: WWW-Authenticate", r.what)
 }
 
 // issue creates a key in the account "tester".
@@ -70,9 +68,7 @@ func TestAuthentication(t *testing.T) {
 		"more than one space":      {"Bearer   " + p.key},
 		"surrounding white space":  {"  Bearer " + p.key + "  "},
 	} {
-		if got := p.withHeader("Authorization", fields, "GET", "/pets", nil); got.status != 200 {
-			t.Errorf("%s: %d %s", what, got.status, got.body)
-		}
+		wantEqual(t, 200, p.withHeader("Authorization", fields, "GET", "/pets", nil).status, "%s: the status", what)
 	}
 	for what, fields := range map[string][]string{
 		"nothing":                    nil,
@@ -152,17 +148,15 @@ func awaitThat(t testing.TB, within time.Duration, what string, so func() bool) 
 // `petstore serve`.
 func (p *petstore) listen() {
 	p.t.Helper()
-	connected := make(chan struct{}, 1)
+	connected := make(chan struct{})
+	first := sync.OnceFunc(func() { close(connected) })
 	listener := &postgres.Listener{
 		DB:      p.pool,
 		URL:     p.direct,
 		Channel: auth.Channel,
 		Connected: func() {
 			p.verifier.Forget()
-			select {
-			case connected <- struct{}{}:
-			default:
-			}
+			first()
 		},
 		Heard: p.verifier.Heard,
 		Alive: p.verifier.Trust,
@@ -203,25 +197,22 @@ func (p *petstore) cutListeners(ctx context.Context) {
 // without grace.
 func TestRevokedKeyStops(t *testing.T) {
 	t.Parallel()
-	for what, connect := range map[string]func(servers []*petstore){
-		"with notifications": func(servers []*petstore) {
-			for _, server := range servers {
-				server.listen()
-			}
-		},
-		"with interrupted connections": func(servers []*petstore) {
-			for _, server := range servers {
-				server.listen()
-			}
-			servers[0].run(servers[0].cutListeners)
-		},
-		"without notifications": func([]*petstore) {},
+	for what, connections := range map[string]struct{ opened, cut bool }{
+		"with notifications":           {opened: true},
+		"with interrupted connections": {opened: true, cut: true},
+		"without notifications":        {},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			database := pgtest.New(t)
 			servers := []*petstore{startOn(t, database), startOn(t, database)}
-			connect(servers)
+			if connections.opened {
+				servers[0].listen()
+				servers[1].listen()
+			}
+			if connections.cut {
+				servers[0].run(servers[0].cutListeners)
+			}
 			for round, end := range []func(*petstore, int64){
 				(*petstore).revoke,
 				(*petstore).rotateAway,

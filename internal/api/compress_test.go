@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -78,9 +77,7 @@ func TestCompressedLists(t *testing.T) {
 			t.Fatalf("the list has %d bytes, want %d", len(plain.body), step.length)
 		}
 		zipped := p.do("GET", "/categories", nil, "Accept-Encoding", "gzip").want(200).wantCoding(step.coding)
-		if !bytes.Equal(zipped.body, plain.body) {
-			t.Errorf("%d bytes differ from\n%s\nin the coding %q:\n%s", step.length, plain.body, step.coding, zipped.body)
-		}
+		wantNoDiff(t, string(plain.body), string(zipped.body), "%d bytes (-plain +%s)", step.length, step.coding)
 		length, err := strconv.Atoi(zipped.header.Get("Content-Length"))
 		if err != nil || (step.coding != "" && length > step.length/2) {
 			t.Errorf("%d bytes in the coding %q have the Content-Length %q", step.length, step.coding, zipped.header.Get("Content-Length"))

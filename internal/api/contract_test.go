@@ -172,9 +172,9 @@ func TestLinks(t *testing.T) {
 			for _, response := range operation.Responses.Map() {
 				for _, link := range response.Value.Links {
 					to := link.Value.OperationID
-					if got := slices.Sorted(maps.Keys(link.Value.Parameters)); !slices.Equal(got, required[to]) {
-						t.Errorf("%s %s links to %s with %q, want %q", path, operation.OperationID, to, got, required[to])
-					}
+					got := slices.Sorted(maps.Keys(link.Value.Parameters))
+					wantEqual(t, required[to], got,
+						"%s: parameters of the link of %s to %s", path, operation.OperationID, to)
 				}
 			}
 		}
@@ -251,17 +251,15 @@ func TestMain(m *testing.M) {
 	}
 	// A partial run sees only some of the responses.
 	if whole := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.fuzz").Value.String() == ""; whole && code == 0 {
-		if missing := theContract().unseen(); len(missing) > 0 {
-			fmt.Fprintf(os.Stderr, "openapi.yaml describes responses that no test has seen:\n\t%s\n", strings.Join(missing, "\n\t"))
-			code = 1
-		}
-		if diff := cmp.Diff(theContract().describedCodes(), theContract().codes); diff != "" {
-			fmt.Fprintf(os.Stderr, "codes in the tables of openapi.yaml (-) differ from the codes seen by tests (+):\n%s", diff)
-			code = 1
-		}
-		if unsent := theContract().unsent(); len(unsent) > 0 {
-			fmt.Fprintf(os.Stderr, "openapi.yaml has examples with messages that no test has seen:\n\t%s\n", strings.Join(unsent, "\n\t"))
-			code = 1
+		for what, missing := range map[string]string{
+			"openapi.yaml describes responses that no test has seen":                          strings.Join(theContract().unseen(), "\n"),
+			"codes in the tables of openapi.yaml (-) differ from the codes seen by tests (+)": cmp.Diff(theContract().describedCodes(), theContract().codes),
+			"openapi.yaml has examples with messages that no test has seen":                   strings.Join(theContract().unsent(), "\n"),
+		} {
+			if missing != "" {
+				fmt.Fprintf(os.Stderr, "%s:\n%s\n", what, missing)
+				code = 1
+			}
 		}
 		if !checkShare() {
 			fmt.Fprintf(os.Stderr, "the standby served too few reads, want %.0f%%\n", 100*leastShare)

@@ -97,10 +97,7 @@ func TestPageNotFound(t *testing.T) {
 	p := start(t).as("")
 	const browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 	for path, root := range map[string]string{"/nowhere": "./", "/docs/nowhere": "../", "/docs/reference/a/b": "../../../"} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil)
-		check(t, err)
-		request.Header.Set("Accept", browser)
-		response, err := client.Do(request)
+		response, err := client.Do(p.request(t.Context(), "GET", path, nil, "Accept", browser))
 		check(t, err)
 		page, err := io.ReadAll(response.Body)
 		response.Body.Close()
@@ -121,11 +118,9 @@ func TestPageNotFound(t *testing.T) {
 func TestEveryErrorIsExplained(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
-	var explained []string
 	page := string(p.get("/docs/errors.md").want(200).body)
-	for _, match := range regexp.MustCompile("(?m)^## (\\d+) `(\\w+)`").FindAllStringSubmatch(page, -1) {
-		explained = append(explained, match[1]+" "+match[2])
-	}
+	headings := regexp.MustCompile("(?m)^## (\\d+) `(\\w+)`").FindAllStringSubmatch(page, -1)
+	explained := mapped(headings, func(match []string) string { return match[1] + " " + match[2] })
 	slices.Sort(explained)
 	wantNoDiff(t, errorsInSource(t), explained, "errors (-source +page)")
 	wantEqual(t, 0, strings.Count(page, "**Remedy** \n"), "errors without a remedy")
@@ -165,7 +160,8 @@ func TestLinksToErrors(t *testing.T) {
 	for _, response := range regexp.MustCompile(`(?s)<dt><span class="status[^>]*>(\d+)</span></dt><dd>(.*?)</dd>`).FindAllStringSubmatch(reference, -1) {
 		for _, match := range regexp.MustCompile(`class="code-link" href="[^"]*#([^"]*)">([^<]*)</a>`).FindAllStringSubmatch(response[2], -1) {
 			linked[match[1]] = true
-			wantEqual(t, response[1]+" "+match[2], explained[match[1]], "the error to which the link to %s leads", match[1])
+			wantEqual(t, response[1]+" "+match[2], explained[match[1]],
+				"the error to which the link to %s leads", match[1])
 		}
 	}
 	for _, id := range []string{"rate_limited", "too_many_concurrent_requests", "injected_fault_502", "injected_fault_504"} {
@@ -367,7 +363,8 @@ func TestSandboxesPage(t *testing.T) {
 	for _, operation := range []struct{ method, path string }{{"POST", "/sandboxes"}, {"DELETE", "/sandboxes/{sandboxId}"}} {
 		eventually(t, 5*time.Second, func() bool { return p.succeeded(operation.method, operation.path) == len(sampleTools)+1 }) // a fork
 	}
-	wantEqual(t, []sandbox{}, decode[[]sandbox](p.readingPrimary().get("/sandboxes").want(200)), "sandboxes that the samples left")
+	wantEqual(t, []sandbox{}, decode[[]sandbox](p.readingPrimary().get("/sandboxes").want(200)),
+		"sandboxes that the samples left")
 }
 
 // TestEventsPage runs the samples of the page about events: the commands in one shell, and

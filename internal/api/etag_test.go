@@ -80,9 +80,7 @@ func TestETagChangesWithTheBody(t *testing.T) {
 		{"a completed order", completing(0), []string{"order"}},
 		{"again", completing(0), nil},
 	} {
-		if resp := s.run(step.event); resp.status >= 300 {
-			t.Fatalf("%s: %d %s", step.name, resp.status, resp.body)
-		}
+		s.run(step.event).wantSuccess()
 		after := s.tags()
 		for _, kind := range []string{"category", "inventory", "order", "pet"} {
 			body, tag := after[kind+" body"], after[kind+" tag"]
@@ -211,9 +209,8 @@ func TestIfNoneMatch(t *testing.T) {
 					continue
 				}
 				resp.want(304)
-				if len(resp.body) > 0 || resp.etag() != whole.etag() {
-					t.Errorf("%s %s, %s: %d %s, body %q", method, target, condition.name, resp.status, resp.etag(), resp.body)
-				}
+				wantEqual(t, "", string(resp.body), "%s, %s: the body of 304", resp.what, condition.name)
+				wantEqual(t, whole.etag(), resp.etag(), "%s, %s: the tag of 304", resp.what, condition.name)
 			}
 		}
 		// 304 has the same header fields as 200
@@ -362,10 +359,7 @@ func TestPreconditionsOfEveryOperation(t *testing.T) {
 				case want == failed && method != "HEAD":
 					resp.wantError(412, "precondition_failed")
 				default:
-					resp.want(want)
-				}
-				if want == unmodified && len(resp.body) > 0 {
-					t.Errorf("%s: 304 with a body: %s", resp.what, resp.body)
+					wantEqual(t, "", string(resp.want(want).body), "%s: the body of %d", resp.what, want)
 				}
 			}
 		}

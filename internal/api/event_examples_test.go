@@ -33,9 +33,7 @@ func TestEventExamples(t *testing.T) {
 		{"DELETE", "/categories/1001", nil},
 		{"POST", "/messages", object{"message": "Call me when Rex is back in stock."}},
 	} {
-		if got := p.do(step.method, step.target, step.body); got.status >= 300 {
-			t.Fatalf("%s %s: %d %s", step.method, step.target, got.status, got.body)
-		}
+		p.do(step.method, step.target, step.body).wantSuccess()
 	}
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL, "types": []string{"order.placed", "order.cancelled"}}).want(201))
 	p.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing' WHERE id = $1", hook.ID)

@@ -55,10 +55,7 @@ func TestHostileSamples(t *testing.T) {
 		t.Run(lang, func(t *testing.T) {
 			t.Parallel()
 			p := start(t)
-			var sources []string
-			for _, one := range all {
-				sources = append(sources, one.Samples[lang])
-			}
+			sources := mapped(all, func(one docstest.Request) string { return one.Samples[lang] })
 			run := func(i int) (string, error) { return sample{Lang: lang, Source: sources[i]}.run(t, in, p.url, p.key) }
 			if lang == "Go" {
 				program := buildGo(t, sources)
@@ -74,16 +71,13 @@ func TestHostileSamples(t *testing.T) {
 					t.Fatalf("%v\n%s\n%s", err, sources[i], output)
 				}
 			}
-			var got []string
-			for _, m := range decode[[]struct{ Message string }](p.readingPrimary().get("/messages?limit=200").want(200)) {
-				got = append(got, m.Message)
-			}
+			got := mapped(decode[[]message](p.readingPrimary().get("/messages?limit=200").want(200)), messageText)
 			want := slices.Sorted(slices.Values(messages))
 			slices.Sort(got)
 			wantNoDiff(t, want, got, "messages (-form +server)")
-			if keys := pgtest.Read[int](t, p.db, "SELECT count(*) FROM idempotency_keys WHERE account_id = $1 AND key = $2", p.accountID(), docstest.HostileKey+"0"); keys != 1 {
-				t.Errorf("%d idempotency keys", keys)
-			}
+			keys := pgtest.List[string](t, p.db, "SELECT key FROM idempotency_keys WHERE account_id = $1", p.accountID())
+			wantEqual(t, 1, len(selected(keys, func(key string) bool { return key == docstest.HostileKey+"0" })),
+				"idempotency keys")
 
 			id := strconv.FormatInt(p.newCategory(name), 10)
 			if output, err := run(len(messages)); err != nil || !strings.Contains(output, id) {

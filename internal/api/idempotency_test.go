@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -24,12 +23,10 @@ func (p *petstore) under(key, target string, body any) *response {
 // wantReplay fails the test unless the response is a replay of first.
 func (r *response) wantReplay(first *response) {
 	r.t.Helper()
-	if r.header.Get("Idempotent-Replayed") != "true" || first.header.Get("Idempotent-Replayed") != "" {
-		r.t.Errorf("%s: Idempotent-Replayed %q, on the first response %q", r.what, r.header.Get("Idempotent-Replayed"), first.header.Get("Idempotent-Replayed"))
-	}
-	if r.status != first.status || !bytes.Equal(r.body, first.body) {
-		r.t.Errorf("%s: %d %s; the first response was %d %s", r.what, r.status, r.body, first.status, first.body)
-	}
+	r.wantHeader("Idempotent-Replayed", "true")
+	first.wantHeader("Idempotent-Replayed", "")
+	wantEqual(r.t, first.status, r.status, "%s: the status of a replay", r.what)
+	wantNoDiff(r.t, string(first.body), string(r.body), "%s: the body (-first +replay)", r.what)
 	for _, name := range []string{"Location", "ETag", "Content-Type", "Cache-Control"} {
 		wantNoDiff(r.t, first.header.Values(name), r.header.Values(name), "%s: %s (-first +replay)", r.what, name)
 	}

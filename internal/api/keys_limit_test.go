@@ -29,15 +29,24 @@ func TestTooManyAPIKeys(t *testing.T) {
 	p.as(p.newKey("another", auth.Admin)).makeKey("of another account", "read")
 }
 
+// copyKeys adds keys to the account, which may be revoked.
+func (p *petstore) copyKeys(number int, revokedAt *time.Time) {
+	p.t.Helper()
+	account := p.accountID()
+	columns := []string{"account_id", "name", "scope", "prefix", "secret_sha256", "revoked_at"}
+	p.copy("api_keys", columns, number, func(i int) []any {
+		hash := auth.NewSecret().Hash()
+		return []any{account, fmt.Sprint(i), "read", "petstore_00000000", hash[:], revokedAt}
+	})
+}
+
 // TestTooManyStoredKeys checks that an account has at most 10,000 keys, and that those revoked 30
 // days ago make room for others.
 func TestTooManyStoredKeys(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	p.copy("api_keys", []string{"account_id", "name", "scope", "prefix", "secret_sha256", "revoked_at"}, auth.MaxStored-1, func(i int) []any {
-		hash := auth.NewSecret().Hash()
-		return []any{p.accountID(), fmt.Sprint(i), "read", "petstore_00000000", hash[:], time.Now().Add(-29 * 24 * time.Hour)}
-	})
+	lately := time.Now().Add(-29 * 24 * time.Hour)
+	p.copyKeys(auth.MaxStored-1, &lately)
 	p.post(keysPath, object{"name": "new", "scope": "read"}).wantError(409, "too_many_api_keys")
 	p.exec("UPDATE api_keys SET revoked_at = now() - interval '30 days 00:01' WHERE account_id = $1 AND revoked_at IS NOT NULL", p.accountID())
 	p.makeKey("new", "read")
@@ -66,9 +75,7 @@ func TestExpiryBeyondCreator(t *testing.T) {
 		key := decode[apiKey](creator.post(keysPath, one.body).want(201))
 		wantEqual(t, &one.want, key.ExpiresAt, "%v: expiresAt", one.body)
 	}
-	if key := p.makeKey("forever", "read"); key.ExpiresAt != nil {
-		t.Errorf("a key of a key without expiry expires at %s", key.ExpiresAt)
-	}
+	wantEqual(t, nil, p.makeKey("forever", "read").ExpiresAt, "expiresAt of a key of a key without expiry")
 }
 
 // TestRotateBeyondCreator checks that a key rotates no key that expires later than itself,

@@ -60,9 +60,7 @@ func (r *response) wantLimit(policy, state string) {
 func (r *response) wantNoLimit() {
 	r.t.Helper()
 	for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
-		if got := r.header.Values(name); len(got) > 0 {
-			r.t.Errorf("%s: %s %q", r.what, name, got)
-		}
+		r.wantHeader(name, "")
 	}
 }
 
@@ -70,12 +68,8 @@ func (r *response) wantNoLimit() {
 func (r *response) wantLimited(seconds string) *response {
 	r.t.Helper()
 	r.wantError(429, "rate_limited")
-	if got := r.header.Values("Retry-After"); len(got) != 1 || got[0] != seconds {
-		r.t.Errorf("%s: Retry-After %q, want %s", r.what, got, seconds)
-	}
-	if got := r.header.Values("WWW-Authenticate"); len(got) > 0 {
-		r.t.Errorf("%s: WWW-Authenticate %q with 429", r.what, got)
-	}
+	wantEqual(r.t, []string{seconds}, r.header.Values("Retry-After"), "%s: Retry-After", r.what)
+	r.wantHeader("WWW-Authenticate", "")
 	return r
 }
 
@@ -92,9 +86,8 @@ func TestKeyLimit(t *testing.T) {
 	p.get("/pets").wantLimited("10").wantLimit(policy, `"key";r=0;t=30`)
 	clock.move(9800 * time.Millisecond)
 	p.get("/pets").wantLimited("11").wantLimit(policy, `"key";r=0;t=21`)
-	if head := p.do("HEAD", "/pets", nil).want(429); head.header.Get("Retry-After") != "21" || len(head.body) > 0 {
-		t.Errorf("HEAD: Retry-After %q and the body %q", head.header.Get("Retry-After"), head.body)
-	}
+	head := p.do("HEAD", "/pets", nil).want(429).wantHeader("Retry-After", "21")
+	wantEqual(t, "", string(head.body), "the body of HEAD")
 	clock.move(100 * time.Millisecond)
 	p.get("/pets").want(200).wantLimit(policy, `"key";r=0;t=30`)
 	clock.move(time.Hour)
@@ -173,7 +166,7 @@ func TestAccountLimit(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			p := start(t)
-			keys := map[string]string{"a": p.key, "b": p.newKey("tester", auth.Read), "c": p.newKey("tester", auth.Read), "sandbox": p.sandboxKey(), "second": p.sandboxKey(), "other": p.newKey("other", auth.Read)}
+			keys := map[string]string{"a": p.key, "b": p.newKey("tester", auth.Read), "c": p.newKey("tester", auth.Read), "sandbox": p.inSandbox("empty").key, "second": p.inSandbox("empty").key, "other": p.newKey("other", auth.Read)}
 			p, clock := p.limited(test.limits.key, ratelimit.Limit{}, func(o *api.Options) { o.AccountLimit = test.limits.account })
 			messages := map[string]string{
 				"key":       "This API key has sent too many requests. Wait as long as Retry-After says.",
@@ -227,12 +220,8 @@ func TestRateLimitOnEveryResponse(t *testing.T) {
 		func() *response { return known.do("DELETE", "/categories/1001", nil, "If-Match", otherTag).want(412) },
 		func() *response { return known.post("/categories", padded("large", maxBodyBytes+1)).want(413) },
 		func() *response { return known.post("/store/orders", object{"petId": 999}).want(422) },
-		func() *response {
-			return known.do("POST", "/messages", object{"message": "x"}, "Idempotency-Key", "x").want(202)
-		},
-		func() *response {
-			return known.do("POST", "/messages", object{"message": "x"}, "Idempotency-Key", "x").want(202)
-		},
+		func() *response { return known.under("x", "/messages", object{"message": "x"}).want(202) },
+		func() *response { return known.under("x", "/messages", object{"message": "x"}).want(202) },
 	} {
 		resp().wantLimit(`"key";q=5;w=5`, `"key";r=4;t=1`)
 		clock.move(time.Second)
@@ -437,31 +426,33 @@ func TestLimitsInTheOrderOfChecks(t *testing.T) {
 }
 
 // slowly starts to send a message. Once the server waits for the rest of the body,
-// it returns a function that sends the rest and returns the status of the response.
-func (p *petstore) slowly() (finish func() int) {
+// it returns a function that sends the rest and returns the response.
+func (p *petstore) slowly() (finish func() *response) {
 	p.t.Helper()
+	const text = `{"message":"hello"}`
 	read, write := io.Pipe()
-	reading := make(chan struct{})
+	reading, received := make(chan struct{}), make(chan *response, 1)
 	ctx := httptrace.WithClientTrace(p.t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(reading) }})
 	request := p.request(ctx, "POST", "/messages", read, "Expect", "100-continue") // the server confirms it when it starts to read
-	status := make(chan int, 1)
 	go func() {
-		defer close(status)
-		resp, err := client.Do(request)
-		if err == nil {
-			resp.Body.Close()
-			status <- resp.StatusCode
+		defer close(received)
+		if resp, err := p.send(request, []byte(text)); err == nil {
+			received <- resp
 		}
 	}()
 	select {
 	case <-reading:
-	case rejected := <-status:
-		p.t.Fatalf("status %d before the body was sent", rejected)
+	case rejected := <-received:
+		p.t.Fatalf("%+v before the body was sent", rejected)
 	}
-	return func() int {
-		_, _ = io.WriteString(write, `{"message":"hello"}`)
+	_, _ = io.WriteString(write, text[:10])
+	return func() *response {
+		_, _ = io.WriteString(write, text[10:])
 		write.Close()
-		return <-status
+		if resp := <-received; resp != nil {
+			return resp
+		}
+		return &response{t: p.t, what: "POST /messages, whose connection broke"}
 	}
 }
 
@@ -604,7 +595,7 @@ func TestSandboxesShareLimits(t *testing.T) {
 			t.Parallel()
 			all, another := family(t)
 			p := all[0].with(func(o *api.Options) { o.MaxInFlight, o.MaxBodyBytes = 4, test.maxBytes }) // one place in progress
-			finish := make([]func() int, test.most)
+			finish := make([]func() *response, test.most)
 			for i := range finish {
 				finish[i] = p.as(all[i%len(all)].key).slowly()
 			}
@@ -618,7 +609,7 @@ func TestSandboxesShareLimits(t *testing.T) {
 			}
 			p.as(another).post("/messages", object{"message": "from another account"}).want(202)
 			for _, one := range finish {
-				wantEqual(t, 202, one(), "the status of a slow message")
+				one().want(202)
 			}
 			p.post("/messages", object{"message": "again"}).want(202)
 		})
@@ -627,14 +618,14 @@ func TestSandboxesShareLimits(t *testing.T) {
 	t.Run("arrived bodies", func(t *testing.T) {
 		t.Parallel()
 		p := startAlone(t).patient(func(o *api.Options) { o.MaxBodyBytes = sizeShare/2 + 1 }) // a chunked body reserves as much
-		first, status := p.slowly(), make(chan int, 1)
-		release := p.lockTable("messages", 1, func() { go func() { status <- first() }() })
+		finish := p.slowly()
+		var first func() *response
+		release := p.lockTable("messages", 1, func() { first = background(finish) })
 		defer release()
 		second := p.slowly()
 		release()
-		if first, second := <-status, second(); first != 202 || second != 202 {
-			t.Errorf("messages: status %d and %d, want 202", first, second)
-		}
+		first().want(202)
+		second().want(202)
 	})
 
 	t.Run("expensive requests", func(t *testing.T) {
@@ -659,13 +650,6 @@ func TestSandboxesShareLimits(t *testing.T) {
 		release()
 		summary().want(200)
 	})
-}
-
-// sandboxKey creates an empty sandbox of the account "tester" and returns its key.
-func (p *petstore) sandboxKey() string {
-	p.t.Helper()
-	_, key := p.sandbox(p.accountID(), stores.SampleEmpty)
-	return key
 }
 
 // TestPlacesAreReleased by requests that fail, with a 4xx or a 5xx.
@@ -844,6 +828,12 @@ func TestExpensiveRequests(t *testing.T) {
 	p.oneOfEach()
 	limited, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 12}, ratelimit.Limit{})
 	const policy = `"key";q=12;w=12`
+	ten := func(resp *response) *response { // costs ten requests
+		t.Helper()
+		resp.wantLimit(policy, `"key";r=2;t=10`)
+		clock.move(time.Minute)
+		return resp
+	}
 	hook := p.newWebhook("*")
 	for _, target := range []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys", "/sandboxes", samplesPath, webhooksPath, webhooksPath + "/" + hook.ID + "/deliveries"} {
 		limited.do("GET", target+"?limit=1", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=2;t=10`)
@@ -851,28 +841,20 @@ func TestExpensiveRequests(t *testing.T) {
 		limited.get(target).want(200).wantLimit(policy, `"key";r=1;t=11`)
 		clock.move(time.Minute)
 	}
-	limited.do("HEAD", "/pets", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=2;t=10`)
-	clock.move(time.Minute)
+	ten(limited.do("HEAD", "/pets", nil, "Prefer", "count=exact").want(200))
 	for _, target := range listsInVain {
-		limited.get(target).want(200)
-		limited.get("/pets").want(200).wantLimit(policy, `"key";r=1;t=11`)
-		clock.move(time.Minute)
-		limited.do("GET", target, nil, "Prefer", "count=exact").want(200)
-		limited.get("/pets").want(200).wantLimit(policy, `"key";r=1;t=11`)
-		clock.move(time.Minute)
+		for _, prefer := range []string{"", "count=exact"} {
+			limited.do("GET", target, nil, "Prefer", prefer).want(200)
+			limited.get("/pets").want(200).wantLimit(policy, `"key";r=1;t=11`)
+			clock.move(time.Minute)
+		}
 	}
-	limited.get("/store/inventory/summary").want(200).wantLimit(policy, `"key";r=2;t=10`)
-	clock.move(time.Minute)
+	ten(limited.get("/store/inventory/summary").want(200))
 	limited.do("GET", "/pets/1001", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=11;t=1`)
 	clock.move(time.Minute)
-	made := limited.post(sandboxesPath, object{"sample": "empty"}).want(201)
-	made.wantLimit(policy, `"key";r=2;t=10`)
-	one := decode[sandbox](made)
-	clock.move(time.Minute)
-	limited.post(one.path()+"/reset", nil).want(204).wantLimit(policy, `"key";r=2;t=10`)
-	clock.move(time.Minute)
-	limited.post(samplesPath, object{"name": "expensive", "from": one.ID}).want(201).wantLimit(policy, `"key";r=2;t=10`)
-	clock.move(time.Minute)
+	one := decode[sandbox](ten(limited.post(sandboxesPath, object{"sample": "empty"}).want(201)))
+	ten(limited.post(one.path()+"/reset", nil).want(204))
+	ten(limited.post(samplesPath, object{"name": "expensive", "from": one.ID}).want(201))
 	limited.del(one.path()).want(204).wantLimit(policy, `"key";r=11;t=1`)
 
 	p = p.patient()
@@ -978,19 +960,9 @@ func TestSlowBody(t *testing.T) {
 			if name == "unavailable" {
 				p.lockTable("messages", 0, func() {})
 			}
-			text := []byte(`{"message":"slow, but whole"}`)
-			// The server asks for the body when the time of the request has started.
-			requested := make(chan struct{})
-			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(requested) }})
-			body, writer := io.Pipe()
-			go func() {
-				_, _ = writer.Write(text[:10])
-				<-requested
-				<-time.After(late)
-				_, _ = writer.Write(text[10:])
-				writer.Close()
-			}()
-			resp := p.sent(p.request(ctx, "POST", "/messages", body, "Expect", "100-continue"), text)
+			finish := p.slowly() // the server asks for the body when the time of the request has started
+			<-time.After(late)
+			resp := finish()
 			if name == "unavailable" {
 				resp.wantUnavailable()
 			} else {
@@ -1095,7 +1067,10 @@ func TestSlowReaders(t *testing.T) {
 	const most = 50 // more than the share allows
 	p := start(t).withSmallBuffers(func(*http.Server) {})
 	another := p.newKey("another", auth.Read)
-	keys := []string{p.key, p.sandboxKey(), p.sandboxKey(), p.sandboxKey()} // they share one share
+	keys := []string{p.key} // they share one share
+	for range 3 {
+		keys = append(keys, p.inSandbox(stores.SampleEmpty).key)
+	}
 	p.insertMessages(50)
 	sandbox, _ := p.sandbox(p.accountID(), stores.SampleEmpty)
 	recorded := fmt.Sprintf("/sandboxes/sbx_%d/requests/%s", sandbox, p.recordRequest(fmt.Sprint("sbx_", sandbox)))
@@ -1114,9 +1089,7 @@ func TestSlowReaders(t *testing.T) {
 			return false
 		}
 		resp.wantRejected(429, "too_many_concurrent_requests")
-		if resp.header.Get("Link") != "" {
-			t.Errorf("the header of an error: %v", resp.header)
-		}
+		resp.wantHeader("Link", "")
 		return true
 	}
 	for !rejected() && len(slow) < most {

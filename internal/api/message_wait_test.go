@@ -78,9 +78,8 @@ func TestWaitForMessage(t *testing.T) {
 	}
 	for _, value := range []string{"wait=30", "wait=31", "wait=9223372036", "wait=9223372036854775808"} {
 		again := p.do("GET", path, nil, "Prefer", value).want(200)
-		if one := decode[message](again); one.Status != "delivered" || again.header.Get("Preference-Applied") != "wait=30" {
-			t.Errorf("a delivered message, %s: %s %v", value, again.body, again.header)
-		}
+		again.wantHeader("Preference-Applied", "wait=30")
+		wantEqual(t, "delivered", decode[message](again).Status, "%s: the status of a delivered message", value)
 	}
 	p.waits(0)
 }
@@ -102,14 +101,11 @@ func TestMessageWaitEnds(t *testing.T) {
 	p := start(t)
 	path, etag := p.newMessage()
 	got := p.do("GET", path, nil, "Prefer", "wait=1").want(200)
-	if one := decode[message](got); one.Status != "queued" || got.header.Get("Preference-Applied") != "wait=1" || got.header.Get("ETag") != etag {
-		t.Errorf("after the time: %s %v", got.body, got.header)
-	}
+	got.wantHeader("Preference-Applied", "wait=1").wantHeader("ETag", etag)
+	wantEqual(t, "queued", decode[message](got).Status, "the status after the time")
 	p.do("GET", path, nil, "Prefer", "wait=1", "If-None-Match", etag).want(304)
 	for _, value := range []string{"wait=0", "wait=-1", "wait=x", "wait", "respond-async"} {
-		if got := p.do("GET", path, nil, "Prefer", value).want(200); got.header.Get("Preference-Applied") != "" {
-			t.Errorf("Prefer: %s: Preference-Applied: %s", value, got.header.Get("Preference-Applied"))
-		}
+		p.do("GET", path, nil, "Prefer", value).want(200).wantHeader("Preference-Applied", "")
 	}
 	bob := p.as(p.newKey("bob", auth.Admin))
 	bob.do("GET", path, nil, "Prefer", "wait=30").wantError(404, "message_not_found")
@@ -117,12 +113,8 @@ func TestMessageWaitEnds(t *testing.T) {
 	waiting := p.waitFor(path)
 	p.waits(1)
 	p.endMessage(path, "failed")
-	if got := waiting(); decode[message](got.want(200)).Status != "failed" {
-		t.Errorf("%s", got.body)
-	}
-	if got := p.do("GET", path, nil, "Prefer", "wait=30", "If-Match", etag).want(412); got.header.Get("Preference-Applied") != "" {
-		t.Errorf("an error with Preference-Applied: %v", got.header)
-	}
+	wantEqual(t, "failed", decode[message](waiting().want(200)).Status, "the status after the wait")
+	p.do("GET", path, nil, "Prefer", "wait=30", "If-Match", etag).want(412).wantHeader("Preference-Applied", "")
 }
 
 // TestMessageWaitIsCutShort: a wait ends when the client disconnects, when the API key is

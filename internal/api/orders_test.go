@@ -132,9 +132,8 @@ func TestShipDate(t *testing.T) {
 			patched := p.patch(s.orderPath(0), object{"shipDate": test.sent}).want(200)
 			read := p.get(placed.header.Get("Location")).want(200)
 			for _, resp := range []*response{placed, patched, read} {
-				if got := decode[map[string]any](resp)["shipDate"]; got != test.want {
-					t.Errorf("%s: %v for %s, want %s", resp.what, got, test.sent, test.want)
-				}
+				wantEqual(t, any(test.want), decode[map[string]any](resp)["shipDate"],
+					"%s: shipDate for %s", resp.what, test.sent)
 			}
 		})
 	}
@@ -170,9 +169,8 @@ func TestInvalidShipDate(t *testing.T) {
 			} {
 				wantEqual(t, want, resp.wantError(400, "validation_failed").violations(), "%s: violations", resp.what)
 				leap := strings.Contains(resp.error().Errors[0].Message, "leap seconds are not supported")
-				if leap != strings.HasPrefix(test.name, "a leap second") {
-					t.Errorf("%s: %s", resp.what, resp.body)
-				}
+				wantEqual(t, strings.HasPrefix(test.name, "a leap second"), leap,
+					"%s: whether %s explains leap seconds", resp.what, resp.body)
 			}
 		})
 	}
@@ -202,9 +200,8 @@ func TestShipDateAtAnyTime(t *testing.T) {
 			s.run(patchingOrder(0, step.patch)).want(200),
 			s.get(path).want(200),
 		} {
-			if got := string(decode[map[string]json.RawMessage](resp)["shipDate"]); got != step.want {
-				t.Fatalf("after %s: %s returns %s, want the ship date %q", step.patch, resp.what, resp.body, step.want)
-			}
+			got := string(decode[map[string]json.RawMessage](resp)["shipDate"])
+			wantEqual(t, step.want, got, "after %s: the ship date of %s", step.patch, resp.what)
 		}
 	}
 	s.wantShelf(on("sold", 0))
@@ -249,9 +246,7 @@ func TestDeletePetWithOrders(t *testing.T) {
 		s.get(s.inventoryPath()).wantError(404, "inventory_not_found")
 		s.run(stocking(1)).wantError(404, "inventory_not_found")
 		s.run(deleting).wantError(404, "pet_not_found")
-		if have := s.stored(); have.String() != gone.String() {
-			t.Errorf("the database has %v", have)
-		}
+		wantEqual(t, gone, s.stored(), "the pet in the database")
 	})
 }
 

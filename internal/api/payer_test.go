@@ -1,13 +1,9 @@
 package api_test
 
 import (
-	"context"
-	"net/http"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
@@ -40,28 +36,10 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 	for name, accept := range map[string]string{"streams": "text/event-stream", "long polls": "application/json"} {
 		t.Run(name, func(t *testing.T) {
 			clients, _ := p.in(t).payer(name)
-			ctx, cancel := context.WithCancel(t.Context())
-			var waiting sync.WaitGroup
-			defer waiting.Wait()
-			defer cancel()
+			var waiting []func()
 			open := func(client *petstore) {
-				request := client.request(ctx, "GET", "/events?after=latest", nil, "Accept", accept, "Prefer", "wait=30")
-				waiting.Go(func() {
-					received, err := http.DefaultTransport.RoundTrip(request)
-					switch {
-					case ctx.Err() != nil:
-					case err != nil:
-						t.Error(err)
-						return
-					case received.StatusCode != http.StatusOK:
-						t.Errorf("status %d, want 200", received.StatusCode)
-					default:
-						<-ctx.Done()
-					}
-					if err == nil {
-						received.Body.Close()
-					}
-				})
+				leave := client.in(t).leaving(1, "GET", "/events?after=latest", "", "Accept", accept, "Prefer", "wait=30")
+				waiting = append(waiting, leave)
 			}
 			for i := range share {
 				open(clients[i%len(clients)])
@@ -75,7 +53,9 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 			}
 			open(other)
 			eventually(t, 10*time.Second, func() bool { return p.server.WaitingForEvents() == share+1 })
-			cancel()
+			for _, leave := range waiting {
+				leave()
+			}
 			eventually(t, 20*time.Second, func() bool { return p.server.WaitingForEvents() == 0 })
 		})
 	}
@@ -120,9 +100,7 @@ func TestOneResetAtATime(t *testing.T) {
 	default:
 		t.Fatalf("the second reset of an account did not wait for the first: status %d", early)
 	}
-	if got := []int{<-first, <-second}; !cmp.Equal(got, []int{204, 204}) {
-		t.Errorf("the resets of the first account: statuses %d, want 204", got)
-	}
+	wantEqual(t, []int{204, 204}, []int{<-first, <-second}, "statuses of the resets of the first account")
 }
 
 // addEvents adds events of a type to the feed of an account.
@@ -166,18 +144,15 @@ func TestWorkIsCharged(t *testing.T) {
 
 	// A request that waits looks on while the key has tokens, and then returns its position.
 	waited := limited.do("GET", next, nil, "Prefer", "wait=20").want(200)
-	if got := len(decode[[]feedEvent](waited)); got > 0 {
-		t.Errorf("%d events of a type that the feed does not have", got)
-	}
+	wantEqual(t, 0, len(decode[[]feedEvent](waited)), "events of a type that the feed does not have")
 	if waited.link("next") == next {
 		t.Error("the link of the page does not go on")
 	}
 	limited.get("/pets").want(200).wantLimit(policy, `"key";r=8;t=32`) // 1 for the request, and 10 for each of three pages
 	clock.move(2 * time.Minute)
 
-	if got := decode[replayed](limited.post(hook.path()+"/replay", object{}).want(202)); got.Deliveries != 2_500 {
-		t.Errorf("%d deliveries, want 2500", got.Deliveries)
-	}
+	wantEqual(t, 2_500, decode[replayed](limited.post(hook.path()+"/replay", object{}).want(202)).Deliveries,
+		"deliveries")
 	limited.get("/pets").want(200).wantLimit(policy, `"key";r=13;t=27`) // 25 for the deliveries
 	clock.move(2 * time.Minute)
 	limited.post(hook.path()+"/replay", object{}).want(202)
@@ -250,9 +225,7 @@ func TestUsedUpFaultsAfterReset(t *testing.T) {
 	for round := range 2 {
 		for _, client := range []*petstore{p, other} {
 			for i, want := range []int{503, 429, 200, 200} {
-				if got := client.get("/pets"); got.status != want {
-					t.Errorf("round %d, request %d: status %d, want %d", round, i, got.status, want)
-				}
+				wantEqual(t, want, client.get("/pets").status, "round %d, request %d: the status", round, i)
 			}
 			other.get("/pets").want(200) // reads the counts
 			p.post("/sandboxes/current/reset", nil).want(204)

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/ratelimit"
 )
@@ -14,7 +13,7 @@ import (
 func TestRecordIsLimited(t *testing.T) {
 	t.Parallel()
 	const requests, rate = 100, 20
-	type counts struct{ recorded, dropped int }
+	type counts struct{ Recorded, Dropped int }
 	for name, test := range map[string]struct {
 		path string
 		want counts
@@ -24,9 +23,8 @@ func TestRecordIsLimited(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t)
-			id, key := p.sandbox(p.accountID(), stores.SampleEmpty)
-			p, _ = p.as(key).limited(ratelimit.Limit{}, ratelimit.Limit{}, func(o *api.Options) {
+			p, id := start(t).faultSandbox()
+			p, _ = p.limited(ratelimit.Limit{}, ratelimit.Limit{}, func(o *api.Options) {
 				o.AccountLimit = ratelimit.Limit{PerMinute: rate, Burst: rate}
 			})
 			p = p.trusting()
@@ -36,14 +34,12 @@ func TestRecordIsLimited(t *testing.T) {
 			}
 			var got counts
 			eventually(t, 20*time.Second, func() bool {
-				if err := p.db.QueryRow(t.Context(), "SELECT last_number, dropped FROM exchange_logs WHERE account_id = $1", id).Scan(&got.recorded, &got.dropped); err != nil {
+				if err := p.db.QueryRow(t.Context(), "SELECT last_number, dropped FROM exchange_logs WHERE account_id = $1", id).Scan(&got.Recorded, &got.Dropped); err != nil {
 					return false
 				}
-				return got.recorded+got.dropped >= requests
+				return got.Recorded+got.Dropped >= requests
 			})
-			if got != test.want {
-				t.Errorf("%d requests are recorded and %d dropped, want %d and %d", got.recorded, got.dropped, test.want.recorded, test.want.dropped)
-			}
+			wantEqual(t, test.want, got, "requests")
 		})
 	}
 }

@@ -130,19 +130,12 @@ func TestRecord(t *testing.T) {
 	malformed := p.get("/pets/%FF").want(404)
 
 	all := p.record(8)
-	var lines []string
-	for _, one := range all {
-		lines = append(lines, one.line())
-	}
-	if diff := cmp.Diff([]string{
-		"GET /pets/%FF 404 route_not_found", "HEAD /pets/1 200", "PUT /pets 405 method_not_allowed", "GET /petz 404 route_not_found", "GET /pets/4711 404 pet_not_found",
-		"GET /pets?limit=1&status=sold 200", "POST /store/orders 400 validation_failed", "POST /store/orders 201",
-	}, lines); diff != "" {
-		t.Errorf("the record (-want +got):\n%s", diff)
-	}
-	if all[0].Operation != "" {
-		t.Errorf("a path that does not exist is of the operation %s", all[0].Operation)
-	}
+	wantEqual(t, []string{
+		"GET /pets/%FF 404 route_not_found", "HEAD /pets/1 200", "PUT /pets 405 method_not_allowed",
+		"GET /petz 404 route_not_found", "GET /pets/4711 404 pet_not_found", "GET /pets?limit=1&status=sold 200",
+		"POST /store/orders 400 validation_failed", "POST /store/orders 201",
+	}, mapped(all, recorded.line), "the record")
+	wantEqual(t, "", all[0].Operation, "the operation of a path that does not exist")
 	for i, want := range map[int]*response{0: malformed, 2: unsupported, 3: unknown} {
 		p.wantRecorded(all[i], want)
 	}
@@ -179,13 +172,7 @@ func TestRecordOfLargeBodies(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)
 	chunked := io.MultiReader(strings.NewReader(strings.Repeat(" ", maxBodyBytes+1)))
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/messages", chunked)
-	check(t, err)
-	request.Header.Set("Authorization", "Bearer "+p.key)
-	request.Header.Set("Content-Type", "application/json")
-	if resp, err := p.send(request, nil); err != nil || resp.status != 413 {
-		t.Fatal(resp, err)
-	}
+	p.sent(p.request(t.Context(), "POST", "/messages", chunked), nil).want(413)
 	if got := p.newestExchange(1).Request; got.Size != maxBodyBytes+1 || got.Body != "" {
 		t.Errorf("the record has a body of %d bytes: %q", got.Size, got.Body)
 	}
@@ -201,9 +188,8 @@ func TestRecordOfEndedOperations(t *testing.T) {
 	ended := p.get("/pets/1").wantError(410, "operation_sunset")
 	got := p.record(2)[0]
 	p.wantRecorded(got, ended)
-	if got.line() != "GET /pets/1 410 operation_sunset" || got.Operation != "getPet" {
-		t.Errorf("the record has %s of %s", got.line(), got.Operation)
-	}
+	wantEqual(t, "GET /pets/1 410 operation_sunset", got.line(), "the newest exchange")
+	wantEqual(t, "getPet", got.Operation, "its operation")
 }
 
 // TestRecordOfFaults: the record says which fault a rule has injected, and that the client got no
@@ -271,11 +257,8 @@ func TestObserver(t *testing.T) {
 	p.do("GET", "/pets", nil, "Petstore-Observer", "true").want(200)
 	p.do("POST", "/categories", object{"name": "Seen"}, "Petstore-Observer", "true").want(201)
 	p.do("GET", "/pets", nil, "Petstore-Observer", "1").want(503)
-	var lines []string
-	for _, one := range p.record(2) {
-		lines = append(lines, one.line())
-	}
-	wantEqual(t, []string{"GET /pets 503 injected_fault", "PUT /sandboxes/current/faults 200"}, lines, "the record")
+	want := []string{"GET /pets 503 injected_fault", "PUT /sandboxes/current/faults 200"}
+	wantEqual(t, want, mapped(p.record(2), recorded.line), "the record")
 }
 
 // TestRecordFilters: the filters of the list select exchanges, and pages of it have all of them.
@@ -300,9 +283,8 @@ func TestRecordFilters(t *testing.T) {
 		fmt.Sprintf("apiKeyId=%d", all[0].APIKeyID+1_000_000_000): 0,
 	} {
 		resp := p.do("GET", ownRecord+"?"+query, nil, "Prefer", "count=exact").want(200)
-		if got := len(decode[[]recorded](resp)); got != want || resp.header.Get("X-Total-Count") != fmt.Sprint(want) {
-			t.Errorf("%s: %d exchanges, counted %s, want %d", query, got, resp.header.Get("X-Total-Count"), want)
-		}
+		resp.wantHeader("X-Total-Count", fmt.Sprint(want))
+		wantEqual(t, want, len(decode[[]recorded](resp)), "exchanges with %s", query)
 	}
 	wantNoDiff(t, all, walk[recorded](p, ownRecord+"?limit=2"), "the pages (-list +pages)")
 	for _, query := range []string{"status=2x", "status=600", "status=4XX", "operation=nothing", "operation=listRequests", "after=1", "after=req_1_1", "before=latest", "apiKeyId=0", "limit=0", "sort=id"} {
@@ -371,9 +353,8 @@ func TestRecordWaits(t *testing.T) {
 			t.Errorf("after the wait: %v, %s", got, resp.header.Get("Preference-Applied"))
 		}
 	}
-	if got := decode[[]recorded](p.do("GET", ownRecord+"?after=latest", nil, "Prefer", "wait=1").want(200)); len(got) != 0 {
-		t.Errorf("after a wait without a request: %v", got)
-	}
+	silent := p.do("GET", ownRecord+"?after=latest", nil, "Prefer", "wait=1").want(200)
+	wantEqual(t, "[]", string(silent.body), "the page after a wait without a request")
 
 	for _, preference := range []string{"wait=1, count=exact", "consistency=eventual, wait=1, count=exact"} {
 		if got := p.do("GET", ownRecord, nil, "Prefer", preference).want(200).header.Get("Preference-Applied"); !strings.HasSuffix(got, "wait=1, count=exact") {
@@ -394,33 +375,28 @@ func TestRecordWaits(t *testing.T) {
 // match, each time another one ends.
 func TestWaitReadsOnce(t *testing.T) {
 	t.Parallel()
-	parent := start(t)
-	id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
+	sandbox, id := start(t).faultSandbox()
 	var last atomic.Int64 // the number after which the server looked last for exchanges
-	pool := pgtest.Open(t, parent.dbURL, 4, pgtest.Statements(func(sql string, args []any) {
+	pool := pgtest.Open(t, sandbox.dbURL, 4, pgtest.Statements(func(sql string, args []any) {
 		if strings.HasPrefix(sql, "-- name: ExchangesAfter ") {
 			number, _ := args[1].(int64)
 			last.Store(number)
 		}
 	}))
-	p := parent.as(key).with(func(o *api.Options) { o.DB = pool })
+	p := sandbox.with(func(o *api.Options) { o.DB = pool })
 	p.recordRequests(id, 1, 5)
 	received := p.waitFor(ownRecord + "?status=404")
 	p.until("the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
 	p.get("/pets/4711").want(404)
 	received().want(200)
-	if last.Load() != 5 {
-		t.Errorf("the last look reads again what follows %d", last.Load())
-	}
+	wantEqual(t, 5, last.Load(), "the number after which the last look reads")
 }
 
 // TestStreamAfterALoss: a crash of the database can lose the newest requests. A stream that has sent
 // them goes on with those that get their numbers.
 func TestStreamAfterALoss(t *testing.T) {
 	t.Parallel()
-	parent := start(t)
-	id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
-	p := parent.as(key)
+	p, id := start(t).faultSandbox()
 	p.recordRequests(id, 1, 2)
 	stream := p.stream(ownRecord, "Last-Event-ID", fmt.Sprintf("req_%d_5", id))
 	p.until("the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
@@ -434,8 +410,7 @@ func TestPagesAfterLatest(t *testing.T) {
 	t.Parallel()
 	parent := start(t)
 	for _, before := range []int{0, 1} {
-		id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
-		p := parent.as(key)
+		p, id := parent.faultSandbox()
 		p.recordRequests(id, 1, before)
 		waiting := p.waitFor(ownRecord + "?after=latest&limit=1")
 		eventually(t, 5*time.Second, func() bool { return p.server.WaitingForRecords() == 1 })
@@ -535,6 +510,30 @@ func TestRecordIsDeleted(t *testing.T) {
 	p.do("DELETE", ownRecord, nil, "If-Match", `"a"`).want(412)
 }
 
+// har is an HTTP Archive.
+type har struct {
+	Log struct {
+		Version string
+		Entries []harEntry
+	}
+}
+
+type harEntry struct {
+	StartedDateTime time.Time
+	Request         struct {
+		Method, URL string
+		QueryString []exchange.Header
+		PostData    map[string]string
+	}
+	Response struct {
+		Status, BodySize int
+		Content          struct {
+			MimeType, Text string
+			Size           int
+		}
+	}
+}
+
 // TestArchive: the record as an HTTP Archive has each exchange with its messages.
 func TestArchive(t *testing.T) {
 	t.Parallel()
@@ -548,34 +547,13 @@ func TestArchive(t *testing.T) {
 	p.record(6)
 	resp := p.do("GET", ownRecord, nil, "Accept", "application/har+json").want(200)
 	resp.wantHeader("Content-Type", "application/har+json")
-	archive := decode[struct {
-		Log struct {
-			Version string
-			Entries []struct {
-				StartedDateTime time.Time
-				Request         struct {
-					Method, URL string
-					QueryString []exchange.Header
-					PostData    map[string]string
-				}
-				Response struct {
-					Status   int
-					BodySize int
-					Content  struct {
-						MimeType, Text string
-						Size           int
-					}
-				}
-			}
-		}
-	}](resp)
+	archive := decode[har](resp)
 	entries := archive.Log.Entries
 	if archive.Log.Version != "1.2" || len(entries) != 6 {
 		t.Fatalf("the archive is %s", resp.body)
 	}
-	if want := map[string]string{"mimeType": "application/json", "text": "/w==", "_encoding": "base64"}; !maps.Equal(entries[0].Request.PostData, want) {
-		t.Errorf("a body that is not text is %v", entries[0].Request.PostData)
-	}
+	binary := map[string]string{"mimeType": "application/json", "text": "/w==", "_encoding": "base64"}
+	wantEqual(t, binary, entries[0].Request.PostData, "a body that is not text")
 	if got := entries[1].Response; got.BodySize != 0 || got.Content.Size != 0 {
 		t.Errorf("the response to HEAD has %d bytes", got.BodySize)
 	}
@@ -604,9 +582,7 @@ func TestArchive(t *testing.T) {
 // only the last page.
 func TestArchiveOfLargeExchanges(t *testing.T) {
 	t.Parallel()
-	parent := start(t)
-	id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
-	p := parent.as(key)
+	p, id := start(t).faultSandbox()
 	p.get("/pets").want(200)
 	p.record(1)
 	const number = 70
@@ -618,14 +594,9 @@ func TestArchiveOfLargeExchanges(t *testing.T) {
 	p.exec("UPDATE exchange_logs SET last_number = $2 WHERE account_id = $1", id, number)
 	read := func(path string) (paths []string, next string) {
 		resp := p.do("GET", path, nil, "Accept", "application/har+json").want(200)
-		archive := decode[struct {
-			Log struct {
-				Entries []struct{ Request struct{ URL string } }
-			}
-		}](resp)
-		for _, entry := range archive.Log.Entries {
-			paths = append(paths, strings.TrimPrefix(entry.Request.URL, p.url))
-		}
+		paths = mapped(decode[har](resp).Log.Entries, func(entry harEntry) string {
+			return strings.TrimPrefix(entry.Request.URL, p.url)
+		})
 		if len(paths) == 0 || len(resp.body) > 512<<10 {
 			t.Fatalf("%s has %d entries in %d bytes", path, len(paths), len(resp.body))
 		}

@@ -69,13 +69,11 @@ func (r *replicated) read(path, consistency string) (resp *response, byReplica b
 	r.t.Helper()
 	before := r.replicas.Reads(postgres.ReadFresh)
 	resp = r.do("GET", path, nil, "Prefer", "consistency="+consistency)
-	applied, want := resp.header.Get("Preference-Applied"), ""
+	want := ""
 	if resp.status < http.StatusBadRequest {
 		want = "consistency=" + strings.Trim(consistency, `"`)
 	}
-	if applied != want {
-		r.t.Errorf("%s: Preference-Applied is %q, want %q", resp.what, applied, want)
-	}
+	resp.wantHeader("Preference-Applied", want)
 	return resp, r.replicas.Reads(postgres.ReadFresh) > before
 }
 
@@ -133,13 +131,9 @@ func TestConsistencyTokens(t *testing.T) {
 	r.want("/categories?name=sec", second, "second", false)
 	r.want("/categories?name=first", "eventual", "first", true)
 	same := r.do("GET", path, nil, "Prefer", "consistency="+first, "If-None-Match", tag).want(304)
-	if same.header.Get("Preference-Applied") != "consistency="+first {
-		t.Errorf("a 304 has the header %v", same.header)
-	}
+	same.wantHeader("Preference-Applied", "consistency="+first)
 	both := r.do("GET", "/categories", nil, "Prefer", "count=exact, consistency=eventual").want(200)
-	if both.header.Get("Preference-Applied") != "consistency=eventual, count=exact" || both.header.Get("X-Total-Count") != "1" {
-		t.Errorf("both preferences: %v", both.header)
-	}
+	both.wantHeader("Preference-Applied", "consistency=eventual, count=exact").wantHeader("X-Total-Count", "1")
 	// a replica decides about rows that it does not have
 	missing := r.post("/categories", object{"name": "third"}).want(201)
 	if resp, byReplica := r.read(missing.header.Get("Location"), "eventual"); resp.status != 404 || !byReplica {
@@ -187,9 +181,7 @@ func TestInvalidTokens(t *testing.T) {
 	} {
 		for _, path := range []string{"/pets", "/pets/1", "/account"} {
 			resp, _ := r.read(path, invalid)
-			if resp.wantError(400, "invalid_consistency"); strings.Join(resp.violations(), "") != "Prefer invalid_format" {
-				t.Errorf("%s, consistency=%s: %s", path, invalid, resp.body)
-			}
+			resp.wantViolations("invalid_consistency", "Prefer invalid_format")
 		}
 	}
 	r.do("GET", "/pets", nil, "Prefer", "consistency").wantError(400, "invalid_consistency")
@@ -209,9 +201,8 @@ func TestPreferenceWithoutReplicas(t *testing.T) {
 	p := startWithoutStandby(t)
 	written := p.post("/messages", object{"message": "Hello"}).want(202)
 	read := p.do("GET", "/messages", nil, "Prefer", "consistency=x").want(200)
-	if written.header.Get("Petstore-Consistency") != "" || read.header.Get("Preference-Applied") != "" {
-		t.Errorf("the headers are %v and %v", written.header, read.header)
-	}
+	written.wantHeader("Petstore-Consistency", "")
+	read.wantHeader("Preference-Applied", "")
 }
 
 // TestWalkDoesNotGoBack: the pages of a walk do not go back in time, whatever the
@@ -226,11 +217,7 @@ func TestWalkDoesNotGoBack(t *testing.T) {
 	r.awaitReplica("/categories", token, "Category 3")
 	r.pair.Standby.Pause()
 	names := func(resp *response) string {
-		var names []string
-		for _, one := range decode[[]category](resp) {
-			names = append(names, one.Name)
-		}
-		return strings.Join(names, ", ")
+		return strings.Join(mapped(decode[[]category](resp), func(one category) string { return one.Name }), ", ")
 	}
 	page := func(path, consistency, want string, byReplica bool) (next string) {
 		t.Helper()
@@ -313,9 +300,7 @@ func TestPreferenceAppliedByThePrimary(t *testing.T) {
 	id, _ := stores.ParseSandboxID(sandbox.ID)
 	r.recordRequests(id, 3, 3)
 	waited := r.do("GET", path+"?after=req_"+accountOf(sandbox)+"_2", nil, "Prefer", "wait=20, consistency=eventual").want(200)
-	if got := decode[[]recorded](waited); len(got) != 1 {
-		t.Errorf("after the wait, the page has %d requests", len(got))
-	}
+	wantEqual(t, 1, len(decode[[]recorded](waited)), "requests of the page after the wait")
 	r.pair.Standby.Resume()
 }
 
@@ -440,9 +425,8 @@ func TestReplicaServesAllReads(t *testing.T) {
 	} {
 		primary := r.get(path).want(200)
 		r.want(path, token, strings.TrimSpace(string(primary.body)), true)
-		if head := r.do("HEAD", path, nil, "Prefer", "consistency=eventual").want(200); head.header.Get("Content-Length") != primary.header.Get("Content-Length") {
-			t.Errorf("HEAD %s: %v", path, head.header)
-		}
+		head := r.do("HEAD", path, nil, "Prefer", "consistency=eventual").want(200)
+		head.wantHeader("Content-Length", primary.header.Get("Content-Length"))
 		if !strings.HasPrefix(string(primary.body), "[") {
 			continue
 		}

@@ -58,9 +58,8 @@ func TestReport(t *testing.T) {
 	if one := verdict(got, "not_deprecated"); one.Status != report.Warning || one.Evidence[0] != fmt.Sprintf("req_%d_1", id) || one.Guide != "/docs/requests#deprecation" {
 		t.Errorf("the verdict is %+v", one)
 	}
-	if of := decode[report.Report](parent.get(fmt.Sprintf("/sandboxes/sbx_%d/report", id)).want(200)); of.Requests != 2 {
-		t.Errorf("the parent sees %d requests", of.Requests)
-	}
+	of := decode[report.Report](parent.get(fmt.Sprintf("/sandboxes/sbx_%d/report", id)).want(200))
+	wantEqual(t, 2, of.Requests, "requests that the parent sees")
 	page := p.do("GET", ownReport, nil, "Accept", "text/markdown").want(200)
 	page.wantHeader("Content-Type", "text/markdown; charset=utf-8")
 	wantText(t, string(page.body), "| [Use no deprecated operation](/docs/requests#deprecation) | Once, the client")
@@ -126,32 +125,26 @@ func TestReportHoldsItsPlace(t *testing.T) {
 func TestIncompleteReport(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleEmpty)
-	incomplete := func() bool { return decode[report.Report](p.get(ownReport).want(200)).Incomplete }
+	wantIncomplete := func(want bool) {
+		t.Helper()
+		wantEqual(t, want, decode[report.Report](p.get(ownReport).want(200)).Incomplete,
+			"whether the report is incomplete")
+	}
 	p.get("/pets").want(200)
 	p.get("/pets").want(200)
 	p.report(2)
-	if incomplete() {
-		t.Error("incomplete, but the record has everything")
-	}
+	wantIncomplete(false)
 	ours := "account_id = (SELECT account_id FROM api_keys WHERE id = " + fmt.Sprint(p.record(2)[0].APIKeyID) + ")"
 	p.exec("DELETE FROM exchanges WHERE number = 1 AND " + ours)
-	if !incomplete() {
-		t.Error("complete, but the first request is missing")
-	}
+	wantIncomplete(true) // the first request is missing
 	p.del(ownRecord).want(204)
-	if incomplete() {
-		t.Error("incomplete after the client has emptied the record")
-	}
+	wantIncomplete(false)
 	p.exec("UPDATE exchange_logs SET dropped = 1 WHERE " + ours)
-	if !incomplete() {
-		t.Error("complete, but a request was dropped")
-	}
+	wantIncomplete(true) // a request was dropped
 	p.del(ownRecord).want(204)
 	p.get("/pets").want(200)
 	p.report(1)
-	if incomplete() {
-		t.Error("incomplete after the client has emptied the record again")
-	}
+	wantIncomplete(false)
 }
 
 // TestReportOnLongRequest: the report reads the events of a request that began before the first one
@@ -169,9 +162,8 @@ func TestReportOnLongRequest(t *testing.T) {
 	// Citus rejects timestamptz + interval here, which depends on the time zone of the session.
 	const later = "(started_at AT TIME ZONE 'UTC' + interval '1 minute') AT TIME ZONE 'UTC'"
 	p.exec("UPDATE exchanges SET started_at = " + later + " WHERE number = 1 AND " + ours)
-	if got := verdict(p.report(3), "order_once"); got.Status != report.Passed {
-		t.Errorf("%s: %s", got.Status, got.Summary)
-	}
+	got := verdict(p.report(3), "order_once")
+	wantEqual(t, report.Passed, got.Status, "the verdict: %s", got.Summary)
 }
 
 // TestReportOnClocks: the report relates requests to events, although the clock of the database is

@@ -73,9 +73,7 @@ func TestInvalidJSON(t *testing.T) {
 	}
 	wantEqual(t, "The body is empty. Send a JSON object.", p.post("/categories", "").error().Message,
 		"the message for an empty body")
-	if left := decode[[]category](p.get("/categories").want(200)); len(left) > 0 {
-		t.Errorf("created all the same: %+v", left)
-	}
+	wantEqual(t, "[]", string(p.get("/categories").want(200).body), "categories that were created all the same")
 }
 
 // TestHostileBodies sends malformed bodies to every operation that takes a body.
@@ -222,9 +220,7 @@ func TestViolations(t *testing.T) {
 			p.in(t).do(test.method, test.target, test.body).wantViolations("validation_failed", test.want...)
 		})
 	}
-	if left := decode[[]category](p.get("/categories").want(200)); len(left) != 2 {
-		t.Errorf("categories were created or lost: %+v", left)
-	}
+	wantEqual(t, 2, len(decode[[]category](p.get("/categories").want(200))), "categories, as before")
 }
 
 // TestManyViolations: the response stays small, however many violations there are.
@@ -250,16 +246,12 @@ func TestLongestValues(t *testing.T) {
 		name := strings.Repeat(one, 200)
 		p.post("/categories", object{"name": name, "description": strings.Repeat(one, 2000)}).want(201)
 		created := decode[pet](p.post("/pets", object{"name": name, "categoryId": home}).want(201))
-		if created.Name != name {
-			t.Errorf("the name was returned as %q", created.Name)
-		}
-		if got := walk[pet](p, "/pets"+query("name", name, "sort", "-name")); len(got) != 1 {
-			t.Errorf("its own name as a prefix finds %d pets", len(got))
-		}
+		wantEqual(t, name, created.Name, "the returned name")
+		wantEqual(t, 1, len(walk[pet](p, "/pets"+query("name", name, "sort", "-name"))),
+			"pets that their own name finds")
 		text := strings.Repeat(one, 4000)
-		if sent := decode[message](p.post("/messages", object{"message": text}).want(202)); sent.Message != text {
-			t.Errorf("the message was returned as %q", sent.Message)
-		}
+		sent := decode[message](p.post("/messages", object{"message": text}).want(202))
+		wantEqual(t, text, sent.Message, "the returned message")
 	}
 	p.post("/categories", object{"name": "a", "description": ""}).want(201)
 	p.post("/pets", object{"name": "a", "categoryId": int64(math.MaxInt64)}).wantError(422, "unknown_category")
@@ -284,9 +276,9 @@ func TestBlankNames(t *testing.T) {
 	}
 	p.post("/categories", object{"name": whiteSpace}).wantViolations("validation_failed", "/name blank", "/name invalid_characters")
 	// around other characters, white space is part of the name
-	if got := decode[category](p.post("/categories", object{"name": "\u3000a\u00A0"}).want(201)); got.Name != "\u3000a\u00A0" {
-		t.Errorf("the name was returned as %q", got.Name)
-	}
+	const spaced = "\u3000a\u00A0"
+	wantEqual(t, spaced, decode[category](p.post("/categories", object{"name": spaced}).want(201)).Name,
+		"the returned name")
 }
 
 func TestControlCharacters(t *testing.T) {
@@ -313,17 +305,10 @@ func TestPrefixIsNoPattern(t *testing.T) {
 		p.newCategory(name)
 	}
 	for _, name := range names {
-		var want []string
-		for _, other := range names {
-			if strings.HasPrefix(other, name) {
-				want = append(want, other)
-			}
-		}
-		var got []string
-		for _, found := range walk[category](p, "/categories"+query("name", name)) {
-			got = append(got, found.Name)
-		}
-		wantEqual(t, want, got, "pets with the prefix %q", name)
+		want := selected(names, func(other string) bool { return strings.HasPrefix(other, name) })
+		found := walk[category](p, "/categories"+query("name", name))
+		wantEqual(t, want, mapped(found, func(one category) string { return one.Name }),
+			"categories with the prefix %q", name)
 	}
 	p.get("/categories" + query("name", "' OR 1=1 --")).want(200)
 }
@@ -677,7 +662,8 @@ func TestNulls(t *testing.T) {
 			fields++
 			resp := p.do(o.method, withIDs(t, o.path, absentIDs), body)
 			accepted := !slices.ContainsFunc(resp.violations(), func(v string) bool { return strings.HasPrefix(v, pointer+" ") })
-			wantEqual(t, property.Nullable, accepted, "%s: whether null for %s is accepted, as in the spec", resp.what, pointer)
+			wantEqual(t, property.Nullable, accepted,
+				"%s: whether null for %s is accepted, as in the spec", resp.what, pointer)
 			if accepted {
 				clearable = append(clearable, o.method+" "+o.path+" "+pointer)
 			}

@@ -105,9 +105,8 @@ func TestSameIDs(t *testing.T) {
 		wantNoDiff(t, before, withoutTimes(fork.dump()), "a fork of a sample (-saved +fork)")
 		placed := fork.post("/store/orders", object{"petId": 1}).want(201).header.Get("Location")
 		sent := fork.post("/messages", object{"message": "hello"}).want(202).header.Get("Location")
-		if placed != "/store/orders/1007" || sent != "/messages/msg_000000000000000000000000000003ec" {
-			t.Errorf("the next ids of the fork are %s and %s", placed, sent)
-		}
+		wantEqual(t, "/store/orders/1007", placed, "the next order of the fork")
+		wantEqual(t, "/messages/msg_000000000000000000000000000003ec", sent, "the next message of the fork")
 	}
 }
 
@@ -132,9 +131,8 @@ func TestResetToASample(t *testing.T) {
 	p.post(fork.path()+"/reset", nil).want(204)
 	wantNoDiff(t, want, string(inside.dump()), "after a reset (-sample +got)")
 	wantEqual(t, "rex", decode[sandbox](p.get(fork.path()).want(200)).Sample, "the sample of the sandbox")
-	if got := decode[[]pet](p.as(p.newSandbox("new", "rex").Key.Secret).get("/pets").want(200)); len(got) != 2 {
-		t.Errorf("a fork of the new sample has %+v", got)
-	}
+	forked := decode[[]pet](p.as(p.newSandbox("new", "rex").Key.Secret).get("/pets").want(200))
+	wantEqual(t, 2, len(forked), "pets of a fork of the new sample")
 }
 
 // TestListSamples checks the pages of the list, which has the built-in samples and no deleted one.
@@ -221,9 +219,7 @@ func TestSamplesOfTheKey(t *testing.T) {
 	inside.post(samplesPath, object{"name": "theirs", "from": box.ID}).wantError(409, "nested_sandbox")
 	inside.get(samplesPath+"/mine").wantError(404, "sample_not_found")
 	inside.del(samplesPath+"/mine").wantError(404, "sample_not_found")
-	if got := decode[[]savedSample](inside.get(samplesPath).want(200)); len(got) != 2 {
-		t.Errorf("a sandbox has the samples %+v", got)
-	}
+	wantEqual(t, 2, len(decode[[]savedSample](inside.get(samplesPath).want(200))), "samples that a sandbox sees")
 	stranger := p.as(p.newKey("stranger", auth.Admin))
 	stranger.post(sandboxesPath, object{"sample": "mine"}).wantError(422, "unknown_sample")
 	stranger.saveSample("mine", stranger.newSandbox("box", "shop").ID)

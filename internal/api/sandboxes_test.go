@@ -75,31 +75,26 @@ func TestCreateSandbox(t *testing.T) {
 			if !given {
 				expiresAt = made.CreatedAt.Add(test.expiry)
 			}
-			if made.Name != test.name || made.Sample != test.sample || !made.ExpiresAt.Equal(expiresAt.Truncate(time.Microsecond)) {
-				t.Errorf("created %+v", made)
+			want := made
+			want.Name, want.Sample, want.ExpiresAt = test.name, test.sample, expiresAt.Truncate(time.Microsecond)
+			want.Key = apiKey{
+				ID: made.Key.ID, Name: "sandbox", Scope: "admin", Prefix: made.Key.Secret[:17],
+				CreatedAt: made.Key.CreatedAt, ExpiresAt: &want.ExpiresAt, Secret: made.Key.Secret,
 			}
+			wantEqual(t, want, made, "the new sandbox")
 			resp.wantHeader("Location", made.path())
 			if made.ExpiresAt.Location() != time.UTC || time.Since(made.CreatedAt) > time.Hour {
 				t.Errorf("created at %s, expires at %s", made.CreatedAt, made.ExpiresAt)
 			}
 			inside := p.as(made.Key.Secret)
-			if got := decode[[]category](inside.get("/categories").want(200)); len(got) != test.categories {
-				t.Errorf("%d categories, want %d", len(got), test.categories)
-			}
+			wantEqual(t, test.categories, len(decode[[]category](inside.get("/categories").want(200))), "categories")
 			account := decode[struct {
 				ID     string
 				APIKey apiKey
 			}](inside.get("/account").want(200))
-			if account.ID != made.ID {
-				t.Errorf("the account of the sandbox %s has the id %s", made.ID, account.ID)
-			}
-			key := account.APIKey
-			if key.Scope != "admin" || key.ExpiresAt == nil || !key.ExpiresAt.Equal(made.ExpiresAt) {
-				t.Errorf("the key of the sandbox is %+v", key)
-			}
-			if made.Key.Name != "sandbox" || made.Key.Scope != "admin" || made.Key.Prefix != made.Key.Secret[:17] || made.Key.ID == 0 || !made.Key.ExpiresAt.Equal(made.ExpiresAt) {
-				t.Errorf("the new key is %+v", made.Key)
-			}
+			wantEqual(t, made.ID, account.ID, "the id of the account of the sandbox")
+			want.Key.Secret, want.Key.LastUsedAt = "", account.APIKey.LastUsedAt
+			wantEqual(t, want.Key, account.APIKey, "the key of the sandbox")
 			made.Key = apiKey{}
 			for what, client := range map[string]*petstore{"the parent": p, "the sandbox": inside} {
 				wantNoDiff(t, made, decode[sandbox](client.get(made.path()).want(200)),
@@ -186,9 +181,7 @@ func TestListSandboxes(t *testing.T) {
 		var got []string
 		for _, one := range walk[sandbox](p, fmt.Sprintf("%s?limit=%d", sandboxesPath, limit)) {
 			got = append(got, one.ID)
-			if one.Key.Secret != "" {
-				t.Error("the list has a secret")
-			}
+			wantEqual(t, "", one.Key.Secret, "the secret in the list")
 		}
 		wantEqual(t, want, got, "limit %d", limit)
 	}
@@ -208,17 +201,13 @@ func TestSandboxOfTheKey(t *testing.T) {
 	inside := p.as(one.Key.Secret)
 	wantEqual(t, one.ID, decode[sandbox](inside.get("/sandboxes/current").want(200)).ID, "the current sandbox")
 	inside.post(sandboxesPath, object{}).wantError(409, "nested_sandbox")
-	if got := decode[[]sandbox](inside.get(sandboxesPath).want(200)); len(got) > 0 {
-		t.Errorf("a sandbox has the sandboxes %+v", got)
-	}
+	wantEqual(t, "[]", string(inside.get(sandboxesPath).want(200).body), "the sandboxes of a sandbox")
 	p.get("/sandboxes/current").wantError(409, "not_a_sandbox")
 	p.del("/sandboxes/current").wantError(409, "not_a_sandbox")
 	p.post("/sandboxes/current/reset", nil).wantError(409, "not_a_sandbox")
 
 	writer := decode[apiKey](inside.post(keysPath, object{"name": "writer", "scope": "write"}).want(201))
-	if writer.ExpiresAt == nil || !writer.ExpiresAt.Equal(one.ExpiresAt) {
-		t.Errorf("a key of the sandbox expires at %v, want %s", writer.ExpiresAt, one.ExpiresAt)
-	}
+	wantEqual(t, &one.ExpiresAt, writer.ExpiresAt, "expiresAt of a key of the sandbox")
 	p.as(writer.Secret).post("/sandboxes/current/reset", nil).wantError(403, "insufficient_scope")
 	p.as(writer.Secret).get("/pets").want(200)
 	inside.del("/sandboxes/current").want(204)
@@ -280,9 +269,7 @@ func TestResetSandbox(t *testing.T) {
 		}
 		inside.under("hello", "/messages", object{"message": "hello"}).wantReplay(again)
 		p.as(reader.Secret).get("/pets").want(200)
-		if left := walk[delivery](inside, hook.path()+"/deliveries"); len(left) != 1 {
-			t.Errorf("%s, after a reset, the webhook has %d deliveries", sample, len(left))
-		}
+		wantEqual(t, 1, len(walk[delivery](inside, hook.path()+"/deliveries")), "%s: deliveries after a reset", sample)
 		inside.under("key", "/store/orders", object{"petId": inside.newPet("Igor", 1)}).want(201)
 		inside.post("/sandboxes/current/reset", nil).want(204)
 	}
@@ -331,13 +318,11 @@ func TestDeleteSandbox(t *testing.T) {
 	wantEqual(t, before, rows(), "rows that are left within the minute in which requests may be in progress")
 	p.exec("UPDATE accounts SET deleted_at = now() - interval '1 minute' WHERE id = $1", accountOf(one))
 	p.sweepAccounts()
-	if left := rows(); left > 0 {
-		t.Errorf("%d of %d rows are left after the sweep", left, before)
-	}
+	wantEqual(t, 0, rows(), "rows that are left after the sweep")
 	wantEqual(t, accounts, p.count("accounts"), "accounts")
-	if !bytes.Equal(keptBefore, p.as(kept.Key.Secret).dump()) || !bytes.Equal(parentBefore, p.dump()) {
-		t.Error("the sweep changed another account")
-	}
+	wantNoDiff(t, string(keptBefore), string(p.as(kept.Key.Secret).dump()),
+		"another sandbox (-before +after the sweep)")
+	wantNoDiff(t, string(parentBefore), string(p.dump()), "the parent (-before +after the sweep)")
 }
 
 // sweepAccounts deletes the data of ended accounts.
@@ -459,9 +444,7 @@ func TestResetWhileOthersWrite(t *testing.T) {
 	one := p.newSandbox("one", "shop")
 	inside := p.as(one.Key.Secret)
 	before := decode[[]object](inside.get("/messages").want(200))
-	if len(before) > 0 {
-		t.Fatalf("the sample has messages: %v", before)
-	}
+	wantEqual(t, 0, len(before), "messages of the sample")
 	const writers = 16
 	type write struct {
 		text       string // ids begin again after a reset
@@ -525,9 +508,7 @@ func TestResetWhileOthersWrite(t *testing.T) {
 		}
 		delete(left, one.text)
 	}
-	if len(left) > 0 {
-		t.Errorf("%d messages that the server never acknowledged", len(left))
-	}
+	wantEqual(t, 0, len(left), "messages that the server never acknowledged")
 	if after == 0 {
 		t.Error("no message was sent after the reset, so this test proves nothing")
 	}

@@ -21,29 +21,6 @@ import (
 	eventids "petstore/internal/event" // another file declares event
 )
 
-// TestStreamFormat checks that an empty line ends an event only. Some clients, such as the
-// Python library httpx-sse, otherwise return an event without data.
-func TestStreamFormat(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	p.newPet("Rex", 1)
-	events, _ := p.feed("/events")
-	stream := p.stream("/events")
-	want := []string{"retry"}
-	for range events {
-		want = append(want, "id", "event", "data", "")
-	}
-	var got []string
-	for range want {
-		if !stream.lines.Scan() {
-			t.Fatalf("the stream ends: %v", stream.lines.Err())
-		}
-		field, _, _ := strings.Cut(stream.lines.Text(), ":")
-		got = append(got, field)
-	}
-	wantEqual(t, want, got, "lines")
-}
-
 // TestEventsOfAnotherProcess checks that a stream and a waiting request of a server get
 // what another server has written.
 func TestEventsOfAnotherProcess(t *testing.T) {
@@ -60,9 +37,7 @@ func TestEventsOfAnotherProcess(t *testing.T) {
 		other.newOrder(pet, 1)
 	}
 	events, _ := other.feed(next)
-	if len(events) != orders {
-		t.Fatalf("%d orders have %d events", orders, len(events))
-	}
+	wantEqual(t, orders, len(events), "events of %d orders", orders)
 	for _, e := range events {
 		stream.wantEvent(e)
 	}
@@ -114,7 +89,8 @@ func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
 	stream, waiting := limited.stream("/events?after=latest"), limited.waitFor(next)
 	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
 	// This takes longer than the timeouts, and reads the page after them.
-	wantEqual(t, "[]", string(limited.do("GET", next, nil, "Prefer", "wait=4").want(200).body), "the page after the wait")
+	wantEqual(t, "[]", string(limited.do("GET", next, nil, "Prefer", "wait=4").want(200).body),
+		"the page after the wait")
 	p.newOrder(pet, 1)
 	events, _ := p.feed(next)
 	stream.wantEvent(events[0])

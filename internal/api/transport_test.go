@@ -47,9 +47,7 @@ func TestOptions(t *testing.T) {
 	p := start(t).as("")
 	for path, want := range allow() {
 		resp := p.do("OPTIONS", filled(path, "1")+"?x", nil, "Accept", "text/html").want(204)
-		if got := resp.header.Get("Allow"); got != want || len(resp.body) > 0 {
-			t.Errorf("OPTIONS %s: Allow %q, want %q; body %q", path, got, want, resp.body)
-		}
+		wantEqual(t, "", string(resp.wantHeader("Allow", want).body), "the body of %s", resp.what)
 	}
 	p.do("OPTIONS", "/nothing", nil).wantError(404, "route_not_found")
 }
@@ -125,9 +123,8 @@ func TestHead(t *testing.T) {
 func compareHead(p *petstore, target, coding string) {
 	p.t.Helper()
 	get, head := p.do("GET", target, nil, "Accept-Encoding", coding), p.do("HEAD", target, nil, "Accept-Encoding", coding)
-	if head.status != get.status || len(head.body) > 0 {
-		p.t.Errorf("HEAD %s: %d and %d bytes, GET: %d", target, head.status, len(head.body), get.status)
-	}
+	wantEqual(p.t, get.status, head.status, "%s: the status", head.what)
+	wantEqual(p.t, "", string(head.body), "%s: the body", head.what)
 	for _, header := range []http.Header{get.header, head.header} {
 		header.Del("X-Request-Id")
 		header.Del("Date")
@@ -401,22 +398,22 @@ func TestTraceparent(t *testing.T) {
 		"00-" + trace[1:] + "-" + parent + "-01":                                 "",
 		"00-" + trace + "-" + parent + "-01, 00-" + trace + "-" + parent + "-01": "",
 	}
+	wantTrace := func(resp *response, want string) {
+		t.Helper()
+		if lines := p.logged(resp.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != want {
+			t.Errorf("%s is logged as %+v, want the trace id %q", resp.what, lines, want)
+		}
+	}
 	for sent, want := range tests {
 		resp := p.do("GET", "/livez", nil, "traceparent", sent).want(200)
-		if lines := p.logged(resp.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != want {
-			t.Errorf("%q is logged as %+v, want the trace id %q", sent, lines, want)
-		}
+		wantTrace(resp, want)
 	}
 	// two headers are invalid
 	request := p.request(t.Context(), "GET", "/livez", nil)
 	request.Header["Traceparent"] = []string{"00-" + trace + "-" + parent + "-01", "00-" + trace + "-" + parent + "-01"}
 	resp := p.sent(request, nil)
-	if lines := p.logged(resp.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != "" {
-		t.Errorf("two are logged as %+v", lines)
-	}
+	wantTrace(resp, "")
 	// errors have the trace id too
 	failed := p.do("GET", "/pets", nil, "traceparent", "00-"+trace+"-"+parent+"-01").wantError(401, "missing_api_key")
-	if lines := p.logged(failed.error().RequestID); len(lines) != 1 || lines[0].TraceID != trace {
-		t.Errorf("a 401 is logged as %+v", lines)
-	}
+	wantTrace(failed, trace)
 }

@@ -35,6 +35,14 @@ func wantNoDiff(t testing.TB, one, other any, text string, args ...any) {
 	}
 }
 
+// mapped returns the result of a function for each item; nil: there are no items.
+func mapped[T, R any](items []T, of func(T) R) (results []R) {
+	for _, item := range items {
+		results = append(results, of(item))
+	}
+	return results
+}
+
 // wantHeader fails the test unless a header field of the response has this value; "" means that
 // it is absent.
 func (r *response) wantHeader(name, want string) *response {

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	stores "petstore/internal/account"
@@ -30,11 +31,9 @@ func (p *petstore) deliverAll() {
 // deliveredEvents returns the events of all deliveries of a webhook, oldest delivery first.
 func (p *petstore) deliveredEvents(hook apiWebhook) []string {
 	p.t.Helper()
-	var ids []string
-	for _, one := range walk[delivery](p, hook.path()+"/deliveries?limit=200") {
-		ids = append([]string{one.EventID + " " + one.Type + " " + one.Status}, ids...)
-	}
-	return ids
+	all := walk[delivery](p, hook.path()+"/deliveries?limit=200")
+	slices.Reverse(all)
+	return mapped(all, func(one delivery) string { return one.EventID + " " + one.Type + " " + one.Status })
 }
 
 func TestReplayWebhook(t *testing.T) {
@@ -76,15 +75,14 @@ func TestReplayWebhook(t *testing.T) {
 		want := wanted(test.after, test.types...)
 		got := decode[replayed](p.post(hook.path()+"/replay", test.body).want(202))
 		wantEqual(t, replayed{Deliveries: len(want)}, got, "%s", test.what)
-		wantEqual(t, append([]string{}, want...), p.deliveredEvents(hook)[before:], "%s: deliveries", test.what)
-		if again := decode[replayed](p.do("POST", hook.path()+"/replay", test.body, "Idempotency-Key", "not valid").want(202)); again.Deliveries > 0 {
-			t.Errorf("%s: a second replay added %d deliveries to those that are pending", test.what, again.Deliveries)
-		}
+		wantEqual(t, append([]string{}, want...), append([]string{}, p.deliveredEvents(hook)[before:]...),
+			"%s: deliveries", test.what)
+		again := decode[replayed](p.do("POST", hook.path()+"/replay", test.body, "Idempotency-Key", "not valid").want(202))
+		wantEqual(t, 0, again.Deliveries,
+			"%s: deliveries that a second replay adds to those that are pending", test.what)
 		p.deliverAll()
 	}
-	if len(wanted(0, "pet.created")) != 2 {
-		t.Errorf("events %v", events)
-	}
+	wantEqual(t, 2, len(wanted(0, "pet.created")), "events of pets")
 	other := p.as(p.newKey("other", auth.Admin))
 	other.newPet("Tom", 1)
 	foreign := decode[[]feedEvent](other.get("/events?limit=1").want(200))[0]
@@ -117,9 +115,7 @@ func TestReplayOfPendingEvents(t *testing.T) {
 	p.dispatchAll()
 	replay := func(to apiWebhook, want int) {
 		t.Helper()
-		if got := decode[replayed](p.post(to.path()+"/replay", object{}).want(202)); got.Deliveries != want {
-			t.Errorf("%d deliveries, want %d", got.Deliveries, want)
-		}
+		wantEqual(t, want, decode[replayed](p.post(to.path()+"/replay", object{}).want(202)).Deliveries, "deliveries")
 	}
 	replay(hook, 4)
 	replay(other, 4)
@@ -159,9 +155,8 @@ func TestReplayToABacklog(t *testing.T) {
 				p.post(one.path()+"/replay", object{}).wantError(409, "too_many_deliveries")
 			}
 			p.exec("DELETE FROM webhook_deliveries WHERE account_id = $1 AND id = 'dlv_' || lpad('1', 32, '0')", test.account)
-			if got := decode[replayed](p.post(hook.path()+"/replay", object{}).want(202)); got.Deliveries != 1 {
-				t.Errorf("%d deliveries", got.Deliveries)
-			}
+			wantEqual(t, 1, decode[replayed](p.post(hook.path()+"/replay", object{}).want(202)).Deliveries,
+				"deliveries")
 		})
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/db"
 	stores "petstore/internal/account"
 	"petstore/internal/api"
@@ -102,27 +100,19 @@ func TestWebhooks(t *testing.T) {
 	wantEqual(t, want, decode[apiWebhook](patched), "changed webhook")
 	p.do("PATCH", made.path(), object{"status": "enabled"}, "If-Match", tag).wantError(412, "precondition_failed")
 	p.do("DELETE", made.path(), nil, "If-Match", tag).wantError(412, "precondition_failed")
-	if same := p.patch(made.path(), object{}).want(200); same.etag() != patched.etag() {
-		t.Errorf("an empty change altered the webhook: %s", same.body)
+	wantEqual(t, patched.etag(), p.patch(made.path(), object{}).want(200).etag(), "the tag after an empty change")
+	created := p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}, "description": ""}).want(201)
+	empty := decode[apiWebhook](created)
+	patched = p.patch(empty.path(), object{"description": ""}).want(200)
+	for _, resp := range []*response{created, patched, p.get(empty.path()).want(200), p.get(webhooksPath).want(200)} {
+		wantText(t, string(resp.body), `"description":""`)
 	}
 	p.del(made.path()).want(204)
 	for _, gone := range []*response{p.get(made.path()), p.patch(made.path(), object{}), p.del(made.path()), p.post(made.path()+"/rotate", nil), p.do("POST", made.path()+"/test", nil), p.get(made.path() + "/deliveries")} {
 		gone.wantError(404, "webhook_not_found")
 	}
-	if left := walk[apiWebhook](p, webhooksPath); len(left) != 1 || left[0].ID != all.ID {
-		t.Errorf("webhooks after the deletion: %+v", left)
-	}
-}
-
-// TestEmptyWebhookDescription: every representation of a webhook has a description that is empty.
-func TestEmptyWebhookDescription(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	created := p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}, "description": ""}).want(201)
-	path := decode[apiWebhook](created).path()
-	for _, resp := range []*response{created, p.get(path).want(200), p.get(webhooksPath).want(200), p.patch(path, object{"description": ""}).want(200)} {
-		wantText(t, string(resp.body), `"description":""`)
-	}
+	left := walk[apiWebhook](p, webhooksPath)
+	wantEqual(t, []string{all.ID, empty.ID}, []string{left[0].ID, left[1].ID}, "webhooks after the deletion")
 }
 
 func TestWebhookBodies(t *testing.T) {
@@ -180,9 +170,7 @@ func TestWebhookURLs(t *testing.T) {
 		"https://93.184.216.34:5432/", "https://user@93.184.216.34/", "ftp://93.184.216.34/",
 	} {
 		for _, resp := range []*response{p.post(webhooksPath, object{"url": forbidden, "types": []string{"*"}}), p.patch(hook.path(), object{"url": forbidden})} {
-			if message := resp.wantError(422, "url_not_allowed").error().Message; !strings.HasPrefix(message, "`url` must") {
-				t.Errorf("%s: message %q", forbidden, message)
-			}
+			wantText(t, resp.wantError(422, "url_not_allowed").error().Message, "`url` must")
 			wantEqual(t, []string{"/url not_allowed"}, resp.violations(), "%s: violations", forbidden)
 		}
 		p.post(webhooksPath, object{"url": forbidden}).wantViolations("validation_failed", "/url not_allowed", "/types required")
@@ -257,9 +245,7 @@ func TestWebhookSecrets(t *testing.T) {
 				if err != nil || opened.Reveal() != text {
 					t.Errorf("the stored secret does not open: %v", err)
 				}
-				if isPlain := bytes.Contains(stored, opened.Key()); isPlain == test.sealed {
-					t.Errorf("the stored secret is plain: %t", isPlain)
-				}
+				wantEqual(t, !test.sealed, bytes.Contains(stored, opened.Key()), "whether the stored secret is plain")
 			}
 			last := decode[apiWebhook](p.post(first.path()+"/rotate", nil).want(201))
 			if _, _, previous, until = p.storedSecrets(first.ID); previous != nil || until != nil || last.Secret == rotated.Secret {
@@ -300,12 +286,9 @@ func TestWebhookBegins(t *testing.T) {
 		t.Errorf("disabling moved the webhook to %d; settled: %t", after, isSettled)
 	}
 	p.patch(hook.path(), object{"status": "enabled"}).want(200)
-	if pgtest.Read[bool](t, p.db, "SELECT failing_since IS NOT NULL FROM webhooks WHERE id = $1", hook.ID) {
-		t.Error("an enabled webhook is failing")
-	}
-	if after, _, _ := position(hook); after != begin {
-		t.Errorf("a webhook that has not got the events before %d was disabled receives those after %d", begin, after)
-	}
+	wantEqual(t, 0, p.count("webhooks", "failing_since IS NOT NULL"), "failing webhooks")
+	after, _, _ := position(hook)
+	wantEqual(t, begin, after, "the begin of a webhook that has not got the events before it was disabled")
 	p.dispatchAll()
 	p.patch(hook.path(), object{"status": "disabled"}).want(200)
 	p.newPet("Luna", 1)
@@ -323,9 +306,7 @@ func TestTestWebhook(t *testing.T) {
 	if made.Type != "webhook.test" || made.Status != "pending" || made.NextAttemptAt == nil || len(made.Attempts) > 0 || !webhook.IsDeliveryID(made.ID) {
 		t.Errorf("delivery %+v", made)
 	}
-	if listed := walk[delivery](p, hook.path()+"/deliveries"); len(listed) != 1 || cmp.Diff(made, listed[0]) != "" {
-		t.Errorf("deliveries %+v, want %+v", listed, made)
-	}
+	wantEqual(t, []delivery{made}, walk[delivery](p, hook.path()+"/deliveries"), "deliveries")
 	text := pgtest.Read[[]byte](t, p.db, "SELECT body FROM webhook_deliveries WHERE id = $1", made.ID)
 	var body feedEvent
 	if err := json.Unmarshal(text, &body); err != nil || time.Since(body.Timestamp) > time.Minute {
@@ -368,9 +349,8 @@ func TestWorkerIsCalled(t *testing.T) {
 	asked.do("POST", hook.path()+"/test", nil).want(409)
 	asked.patch(hook.path(), object{"status": "enabled"}).want(200)
 	want := []string{hook.ID + " 1", hook.ID + " 1", hook.ID + " 2", hook.ID + " 2", hook.ID + " 2"}
-	if diff := cmp.Diff(want, called); diff != "" || account != asked.accountID() {
-		t.Errorf("account %d; webhooks with their deliveries that are due (-want +got):\n%s", account, diff)
-	}
+	wantEqual(t, want, called, "webhooks with their deliveries that are due")
+	wantEqual(t, asked.accountID(), account, "their account")
 }
 
 // TestDisabledWebhookEvent: the event of a webhook that the worker has disabled shows no
@@ -445,10 +425,7 @@ func TestListDeliveries(t *testing.T) {
 			if status != "" {
 				target += "&status=" + status
 			}
-			var got []string
-			for _, one := range walk[delivery](p, target) {
-				got = append(got, one.ID)
-			}
+			got := mapped(walk[delivery](p, target), func(one delivery) string { return one.ID })
 			wantEqual(t, want, got, "%s", target)
 			p.do("GET", target, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", fmt.Sprint(len(want)))
 		}
