@@ -311,19 +311,13 @@ func TestHangingReadBlocksNoOther(t *testing.T) {
 			target := filled(target, fmt.Sprint(s.newPet("one", 1)))
 			atOnce(t, 2, func(i int) error {
 				if i == 0 { // hangs until the others have their responses
-					resp, err := s.try("GET", target, nil)
-					if err == nil && resp.status != 200 {
-						err = fmt.Errorf("the hanging read: %d %s", resp.status, resp.body)
-					}
-					return err
+					s.get(target).want(200)
+					return nil
 				}
 				defer s.pass()
 				<-s.arrived
 				for range 3 {
-					resp, err := s.try("GET", target, nil)
-					if err != nil || resp.status != 200 {
-						return fmt.Errorf("next to a hanging read: %v: %w", resp, err)
-					}
+					s.get(target).want(200)
 				}
 				return nil
 			})

@@ -17,9 +17,8 @@ func (p *petstore) withoutStandby() (back func()) {
 	p.t.Helper()
 	set := func(standby string) {
 		p.t.Helper()
-		for _, sql := range []string{fmt.Sprintf("ALTER SYSTEM SET synchronous_standby_names = '%s'", standby), "SELECT pg_reload_conf()"} {
-			p.exec(sql)
-		}
+		p.exec(fmt.Sprintf("ALTER SYSTEM SET synchronous_standby_names = '%s'", standby))
+		p.exec("SELECT pg_reload_conf()")
 	}
 	set("away")
 	var ending atomic.Bool
@@ -106,14 +105,11 @@ func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {
 	pgtest.Not(t, pgtest.Citus, "a trigger on a worker cannot count in a sequence of the coordinator")
 	p := startAlone(t)
 	pet := p.newPet("Rex", 10)
-	for _, sql := range []string{
-		"CREATE SEQUENCE attempts",
-		`CREATE FUNCTION lose() RETURNS trigger SECURITY DEFINER SET search_path FROM CURRENT LANGUAGE plpgsql AS
-			$$ BEGIN PERFORM nextval('attempts'); RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$`,
-		"CREATE TRIGGER lose BEFORE INSERT ON orders EXECUTE FUNCTION lose()",
-	} {
-		p.exec(sql)
-	}
+	p.exec("CREATE SEQUENCE attempts")
+	p.exec(`
+		CREATE FUNCTION lose() RETURNS trigger SECURITY DEFINER SET search_path FROM CURRENT LANGUAGE plpgsql AS
+			$$ BEGIN PERFORM nextval('attempts'); RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$`)
+	p.exec("CREATE TRIGGER lose BEFORE INSERT ON orders EXECUTE FUNCTION lose()")
 	for i, key := range []string{"", "key"} {
 		p.do("POST", "/store/orders", object{"petId": pet}, "Idempotency-Key", key).wantError(503, "unavailable")
 		attempts := pgtest.Read[int](t, p.db, "SELECT last_value FROM attempts")

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,11 +124,11 @@ func TestEvents(t *testing.T) {
 		{"POST", "/categories", `{"name": "Cats"}`, []string{`category.created /categories/1002 {"category":{"id":1002,"name":"Cats"}}`}},
 		{"DELETE", "/categories/1002", "", []string{`category.deleted /categories/1002 {"category":{"id":1002,"name":"Cats"}}`}},
 	} {
-		var body any
-		if step.body != "" {
-			body = step.body
+		if step.method == "DELETE" {
+			p.del(step.target)
+		} else {
+			p.do(step.method, step.target, step.body)
 		}
-		p.do(step.method, step.target, body)
 		var events []feedEvent
 		events, next = p.feed(next)
 		wantEqual(t, step.want, mapped(events, feedEvent.text), "%s %s %s", step.method, step.target, step.body)
@@ -224,31 +225,25 @@ func TestFeedIsTheStore(t *testing.T) {
 	foreign := p.as(p.newKey("other", auth.Write))
 	foreign.newCategory("Foreign")
 
-	changed := make(chan error, clients)
-	for client := range clients {
-		random := rand.New(rand.NewPCG(1, uint64(client)))
-		go func() {
-			var err error
-			for i := 0; i < changes && err == nil; i++ {
-				err = p.change(random, category, pets, fmt.Sprintf("%d-%d", client, i))
-			}
-			changed <- err
-		}()
-	}
 	var followed []feedEvent
 	next := "/events?limit=20"
-	for changing := clients; changing > 0; {
-		var events []feedEvent
-		events, next = p.feed(next)
-		followed = append(followed, events...)
-		select {
-		case err := <-changed:
-			if changing--; err != nil {
-				t.Fatal(err)
+	var done atomic.Int64
+	atOnce(t, clients+1, func(client int) (err error) {
+		if client == clients {
+			for done.Load() < clients {
+				var events []feedEvent
+				events, next = p.feed(next)
+				followed = append(followed, events...)
 			}
-		default:
+			return nil
 		}
-	}
+		defer done.Add(1)
+		random := rand.New(rand.NewPCG(1, uint64(client)))
+		for i := 0; i < changes && err == nil; i++ {
+			err = p.change(random, category, pets, fmt.Sprintf("%d-%d", client, i))
+		}
+		return err
+	})
 	events, _ := p.feed(next)
 	followed = append(followed, events...)
 	wantNumbered(t, followed)

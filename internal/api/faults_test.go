@@ -168,12 +168,7 @@ func TestDatabaseSlow(t *testing.T) {
 	before := p.rows()
 	lock := pgtest.Begin(t, p.db)
 	pgtest.Exec(t, lock, "LOCK "+strings.Join(tables, ", "))
-	var all []operation
-	for _, o := range operations() {
-		if !o.public {
-			all = append(all, o)
-		}
-	}
+	all := selected(operations(), func(o operation) bool { return !o.public })
 	p.verifier.Trust() // so that the operations wait, and not the verifier
 	atOnce(t, len(all), func(i int) error {
 		from := p

@@ -407,12 +407,10 @@ func (p *petstore) sampleTenants(number int) []tenant {
 		name := fmt.Sprint("account ", i)
 		key := p.newKey(name, auth.Admin)
 		owner, err := db.New(p.db).AccountGetByName(p.t.Context(), p.named(name))
-		if err == nil {
-			err = pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
-				return samples.Fill(p.t.Context(), db.New(tx), owner.ID, pets, nil)
-			})
-		}
 		check(p.t, err)
+		check(p.t, pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
+			return samples.Fill(p.t.Context(), db.New(tx), owner.ID, pets, nil)
+		}))
 		all[i] = tenant{petstore: p.as(key), account: owner.ID}
 		all[i].patch("/pets/1", object{"name": "Rex of " + name}).want(200)
 		all[i].patch("/categories/1", object{"name": "Dogs of " + name}).want(200)

@@ -604,9 +604,7 @@ func TestSandboxesShareLimits(t *testing.T) {
 				tooMany(p.as(one.key).post("/messages", object{"message": "one more"}))
 			}
 			// The server waits at most a second for the body of a request that it rejects.
-			if err := p.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n", 429); err != nil {
-				t.Error(err)
-			}
+			check(t, p.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n", 429))
 			p.as(another).post("/messages", object{"message": "from another account"}).want(202)
 			for _, one := range finish {
 				one().want(202)
@@ -739,9 +737,7 @@ func TestMalformedRequests(t *testing.T) {
 		}
 		return nil
 	})
-	if err := p.checkClosing("PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 404); err != nil {
-		t.Error(err)
-	}
+	check(t, p.checkClosing("PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 404))
 }
 
 // TestUnreadBody checks the response to a request whose body the server does not read to its end.
@@ -806,9 +802,7 @@ func TestBodyTooSlow(t *testing.T) {
 	}
 	for what, text := range map[string]string{"with a length": "Content-Length: 20\r\n\r\n{", "chunked": "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"} {
 		t.Run(what, func(t *testing.T) {
-			if err := slow.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\n"+text, 408); err != nil {
-				t.Error(err)
-			}
+			check(t, slow.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\n"+text, 408))
 		})
 	}
 	p.wantRows(before)

@@ -3,6 +3,7 @@ package api_test
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"testing"
 )
 
@@ -79,11 +80,7 @@ func TestNamesAreKeptAsSent(t *testing.T) {
 		stored := p.get(created.header.Get("Location")).want(200)
 		wantEqual(t, name, decode[pet](stored).Name, "the returned name")
 		listed := p.get("/pets?name=" + url.QueryEscape(name)).want(200)
-		var found bool
-		for _, one := range decode[[]pet](listed) {
-			found = found || one.Name == name
-		}
-		if !found {
+		if !slices.ContainsFunc(decode[[]pet](listed), func(one pet) bool { return one.Name == name }) {
 			t.Errorf("%q is not found by its own name: %s", name, listed.body)
 		}
 		escaped := ""

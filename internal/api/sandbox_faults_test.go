@@ -1,13 +1,16 @@
 package api_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -186,10 +189,7 @@ func TestInvalidFaultRules(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t).faultSandbox()
 	p.setFaults(object{"operation": "listPets", "effect": "status", "status": 429})
-	many := make([]object, 21)
-	for i := range many {
-		many[i] = object{"operation": "*", "effect": "close", "when": "before"}
-	}
+	many := slices.Repeat([]object{{"operation": "*", "effect": "close", "when": "before"}}, 21)
 	for _, test := range []struct {
 		rules any
 		want  []string
@@ -504,40 +504,38 @@ func TestDelaysHaveAShare(t *testing.T) {
 	// Each client sends again when its delay ends. The clients are more than the places, so
 	// some of each sandbox are refused, however slow the machine is.
 	const more = 16
-	done, shutDown := make(chan error, share+2*more), make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	pause := time.NewTicker(5 * time.Millisecond) // of all refused clients together
 	defer pause.Stop()
 	send := func(client *petstore, refused chan<- *response) {
-		for {
+		for ctx.Err() == nil {
 			resp, err := client.try("GET", "/pets", nil)
-			if err == nil && resp.status != 200 && resp.status != 429 && resp.status != 503 {
-				err = fmt.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
-			}
-			if err == nil && resp.status == 429 {
+			switch {
+			case err != nil:
+				if ctx.Err() == nil {
+					t.Error(err)
+				}
+				return
+			case resp.status == 429:
 				select {
 				case refused <- resp:
 				default:
 				}
 				<-pause.C
+			case resp.status != 200 && resp.status != 503:
+				t.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
+				return
 			}
-			select {
-			case <-shutDown:
-			default:
-				if err == nil {
-					continue
-				}
-			}
-			done <- err
-			return
 		}
 	}
+	var running sync.WaitGroup
 	for _, group := range []struct {
 		client *petstore
 		size   int
 	}{{p, share + more}, {sibling, more}} {
 		first := make(chan *response, 1)
 		for range group.size {
-			go send(group.client, first)
+			running.Go(func() { send(group.client, first) })
 		}
 		var refused *response
 		select {
@@ -554,13 +552,9 @@ func TestDelaysHaveAShare(t *testing.T) {
 	p.get("/categories").want(200)
 	sibling.get("/categories").want(200)
 	other.get("/pets").want(200).wantHeader("Petstore-Fault", "0") // of another account
-	close(shutDown)
+	stop()
 	p.server.ShutDown() // ends the delays
-	for range share + 2*more {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
+	running.Wait()
 	p.get("/pets").want(200)
 }
 

@@ -167,16 +167,13 @@ func TestListSandboxes(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.as(p.newKey("stranger", auth.Admin)).newSandbox("of a stranger", "empty")
-	var want []string
 	var made []sandbox
 	for i := range 7 {
 		made = append(made, p.newSandbox(fmt.Sprint(i), "empty"))
 	}
 	p.del(made[2].path()).want(204)
 	p.exec("UPDATE accounts SET expires_at = now() WHERE id = $1", accountOf(made[4]))
-	for _, i := range []int{0, 1, 3, 5, 6} {
-		want = append(want, made[i].ID)
-	}
+	want := mapped([]int{0, 1, 3, 5, 6}, func(i int) string { return made[i].ID })
 	for _, limit := range []int{1, 2, 5, 200} {
 		var got []string
 		for _, one := range walk[sandbox](p, fmt.Sprintf("%s?limit=%d", sandboxesPath, limit)) {
@@ -339,10 +336,8 @@ func TestSandboxExpires(t *testing.T) {
 	p := startAlone(t)
 	one := p.newSandbox("one", "shop")
 	p.as(one.Key.Secret).get("/pets").want(200)
-	for _, table := range []string{"accounts WHERE id", "api_keys WHERE account_id"} {
-		name, where, _ := strings.Cut(table, " WHERE ")
-		p.exec("UPDATE "+name+" SET expires_at = now() - interval '2 minutes' WHERE "+where+" = $1", accountOf(one))
-	}
+	p.exec("UPDATE accounts SET expires_at = now() - interval '2 minutes' WHERE id = $1", accountOf(one))
+	p.exec("UPDATE api_keys SET expires_at = now() - interval '2 minutes' WHERE account_id = $1", accountOf(one))
 	p.verifier.Forget()
 	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 	p.get(one.path()).wantError(404, "sandbox_not_found")

@@ -271,12 +271,8 @@ func (b *buyer) follow(ctx context.Context, server *petstore) {
 func (b *buyer) checkOrders() {
 	b.t.Helper()
 	stored := pgtest.List[int64](b.t, b.db, "SELECT id FROM orders WHERE account_id = $1", b.account)
-	has := map[int64]bool{}
-	for _, id := range stored {
-		has[id] = true
-	}
 	for _, id := range b.placed {
-		if !has[id] {
+		if !slices.Contains(stored, id) {
 			b.t.Errorf("order %d of account %d is lost", id, b.account)
 		}
 	}

@@ -101,14 +101,12 @@ func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
 func (p *petstore) fillFeed(events int) {
 	p.t.Helper()
 	const bytes = 8000
-	for _, sql := range []string{
-		"UPDATE account_state SET last_sequence = $2, last_nonce = 7, last_event_at = now() WHERE account_id = $1 AND $3 > 0",
-		`INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
+	account := p.accountID()
+	p.exec("UPDATE account_state SET last_sequence = $2, last_nonce = 7, last_event_at = now() WHERE account_id = $1", account, events)
+	p.exec(`
+		INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
 		SELECT $1, n, now(), 7, 'store.reset', '/account', json_build_object('filler', repeat('x', $3))
-		FROM generate_series(1, $2::bigint) AS n`,
-	} {
-		p.exec(sql, p.accountID(), events, bytes)
-	}
+		FROM generate_series(1, $2::bigint) AS n`, account, events, bytes)
 }
 
 // TestStreamAfterLatest: a stream tells at once where it begins, so that its client misses nothing

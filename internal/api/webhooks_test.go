@@ -119,10 +119,7 @@ func TestWebhookBodies(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	hook := p.newWebhook("*")
-	many := make([]string, 101)
-	for i := range many {
-		many[i] = "pet.created"
-	}
+	many := slices.Repeat([]string{"pet.created"}, 101)
 	before := p.rows()
 	for _, test := range []struct {
 		what, method, target string
