@@ -33,8 +33,7 @@ const keysPath = "/account/api-keys"
 func keyPath(id int64) string    { return fmt.Sprintf("%s/%d", keysPath, id) }
 func rotatePath(id int64) string { return keyPath(id) + "/rotate" }
 
-// wantSecret fails the test unless the response contains a secret. It returns the
-// key.
+// wantSecret fails the test unless the response contains a secret. It returns the key.
 func (r *response) wantSecret() apiKey {
 	r.t.Helper()
 	made := decode[apiKey](r.want(201))
@@ -46,7 +45,6 @@ func (r *response) wantSecret() apiKey {
 	return made
 }
 
-// makeKey creates an API key in the client's account.
 func (p *petstore) makeKey(name, scope string) apiKey {
 	p.t.Helper()
 	return p.post(keysPath, object{"name": name, "scope": scope}).wantSecret()
@@ -72,7 +70,6 @@ func (p *petstore) wantWork(want map[string]bool) {
 	wantEqual(p.t, want, got, "accepted secrets")
 }
 
-// keys returns the keys of the client's account by id.
 func (p *petstore) keys() map[int64]apiKey {
 	p.t.Helper()
 	byID := map[int64]apiKey{}
@@ -186,8 +183,7 @@ func TestAPIKeyBodies(t *testing.T) {
 	wantEqual(t, before, len(p.keys()), "keys, as before")
 }
 
-// TestRotationWithoutABody: an absent body is the same as {} and needs no
-// Content-Type.
+// TestRotationWithoutABody: an absent body is the same as {} and needs no Content-Type.
 func TestRotationWithoutABody(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -235,8 +231,7 @@ func TestSecretsRejectIdempotencyKeys(t *testing.T) {
 	p.do("DELETE", keyPath(made.ID), nil, "Idempotency-Key", "a b").want(204) // DELETE ignores the header
 }
 
-// TestListAPIKeys: the list has the keys of the account by id, and revoked keys for
-// 30 days.
+// TestListAPIKeys: the list has the keys of the account by id, and revoked keys for 30 days.
 func TestListAPIKeys(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -50,8 +50,7 @@ type petstore struct {
 	// suffix ends the names of the accounts of a test that shares its database; "" means that
 	// the database is its own.
 	suffix string
-	// replica lets the client read on a standby; nil except on the engine
-	// [pgtest.Replica].
+	// replica lets the client read on a standby; nil except on the engine [pgtest.Replica].
 	replica *replicaReads
 }
 
@@ -103,7 +102,6 @@ func (p *petstore) mustBeAlone() {
 	}
 }
 
-// conns are the connections of a server.
 type conns struct {
 	database *pgtest.Database
 	pool     *postgres.DB
@@ -257,7 +255,6 @@ func (p *petstore) newKey(account string, scope auth.Scope) string {
 	return key
 }
 
-// issueIn creates an API key for the account with this name.
 func (p *petstore) issueIn(account string, scope auth.Scope, expiresAt *time.Time) (id int64, key string) {
 	p.t.Helper()
 	queries := db.New(p.db)
@@ -525,8 +522,7 @@ func (r *response) wantSuccess() {
 	}
 }
 
-// wantError fails the test unless the response is a complete Error with this status
-// and code.
+// wantError fails the test unless the response is a complete Error with this status and code.
 func (r *response) wantError(status int, code string) *response {
 	r.t.Helper()
 	r.want(status)
@@ -563,8 +559,7 @@ func (r *response) error() errorBody {
 	return decode[errorBody](r)
 }
 
-// violations lists the entries of an Error, such as "/name required" or "limit
-// out_of_range".
+// violations lists the entries of an Error, such as "/name required" or "limit out_of_range".
 func (r *response) violations() []string {
 	r.t.Helper()
 	var all []string
@@ -581,7 +576,6 @@ func (r *response) violations() []string {
 	return all
 }
 
-// decode parses the body of a response.
 func decode[T any](r *response) T {
 	r.t.Helper()
 	var value T
@@ -631,7 +625,6 @@ type (
 
 type object = map[string]any
 
-// newCategory creates a category and returns its id.
 func (p *petstore) newCategory(name string) int64 {
 	p.t.Helper()
 	return decode[category](p.post("/categories", object{"name": name}).want(201)).ID
@@ -647,7 +640,6 @@ func (p *petstore) newPet(name string, stock int64) int64 {
 	return id
 }
 
-// newOrder places an order and returns its id.
 func (p *petstore) newOrder(petID, quantity int64) int64 {
 	p.t.Helper()
 	return decode[order](p.post("/store/orders", object{"petId": petID, "quantity": quantity}).want(201)).ID

@@ -22,8 +22,7 @@ const (
 	challengeScope   = `Bearer realm="petstore", error="insufficient_scope"`
 )
 
-// wantChallenge fails the test unless the response is this error with this
-// challenge.
+// wantChallenge fails the test unless the response is this error with this challenge.
 func (r *response) wantChallenge(status int, code, challenge string) {
 	r.t.Helper()
 	r.wantError(status, code)
@@ -110,8 +109,7 @@ func TestAuthentication(t *testing.T) {
 	p.as("").do("GET", "/pets", nil, "X-API-Key", p.key, "Cookie", "api_key="+p.key).wantChallenge(401, "missing_api_key", challenge)
 }
 
-// TestPublicOperations: docs, health and OPTIONS need no key and ignore an invalid
-// one.
+// TestPublicOperations: docs, health and OPTIONS need no key and ignore an invalid one.
 func TestPublicOperations(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -144,8 +142,7 @@ func awaitThat(t testing.TB, within time.Duration, what string, so func() bool) 
 	}
 }
 
-// listen receives notifications of revoked keys until the test ends, wired as in
-// `petstore serve`.
+// listen receives notifications of revoked keys until the test ends, wired as in `petstore serve`.
 func (p *petstore) listen() {
 	p.t.Helper()
 	connected := make(chan struct{})
@@ -192,9 +189,8 @@ func (p *petstore) cutListeners(ctx context.Context) {
 	}
 }
 
-// TestRevokedKeyStops: within a second of a revocation, no process accepts the key,
-// with or without a notification. The same holds for a secret that was rotated
-// without grace.
+// TestRevokedKeyStops: within a second of a revocation, no process accepts the key, with or without a
+// notification. The same holds for a secret that was rotated without grace.
 func TestRevokedKeyStops(t *testing.T) {
 	t.Parallel()
 	for what, connections := range map[string]struct{ opened, cut bool }{
@@ -232,8 +228,7 @@ func TestRevokedKeyStops(t *testing.T) {
 	}
 }
 
-// stops returns an error unless the server rejects the revoked key within a second,
-// and from then on.
+// stops returns an error unless the server rejects the revoked key within a second, and from then on.
 func (p *petstore) stops(revoked time.Time) error {
 	for rejected := 0; rejected < 10; <-time.After(10 * time.Millisecond) {
 		since := time.Since(revoked)

@@ -15,10 +15,9 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// TestShardMovesUnderLoad moves each shard to the other worker while 16 clients of 8
-// accounts write and read. Writes wait while Citus switches a shard over. If that takes more
-// than a second, some requests get 503, and succeed when they are sent again. Nothing that
-// was acknowledged is lost.
+// TestShardMovesUnderLoad moves each shard to the other worker while 16 clients of 8 accounts write and
+// read. Writes wait while Citus switches a shard over. If that takes more than a second, some requests
+// get 503, and succeed when they are sent again. Nothing that was acknowledged is lost.
 func TestShardMovesUnderLoad(t *testing.T) {
 	t.Parallel()
 	const clients, accounts, moves = 16, 8, 4

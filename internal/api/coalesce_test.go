@@ -152,8 +152,7 @@ func (s *turnstile) prepare(requests func()) {
 	requests()
 }
 
-// await waits until the server handles this many requests. It gives up when all
-// requests have ended.
+// await waits until the server handles this many requests. It gives up when all requests have ended.
 func (s *turnstile) await(requests int) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
@@ -186,8 +185,7 @@ func (s *turnstile) together(requests int, send func(i int) error) {
 	})
 }
 
-// ordersWritten are the statements that write orders, in a common group or in a group of their
-// account.
+// ordersWritten are the statements that write orders, in a common group or in a group of their account.
 const ordersWritten = "StoresWrite|OrdersInsert"
 
 // TestWaitingRequestsShareStatements: requests that arrive while a statement runs

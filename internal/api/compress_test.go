@@ -59,8 +59,7 @@ func TestAcceptEncoding(t *testing.T) {
 	}
 }
 
-// TestCompressedLists: lists from 1 KiB on are compressed on request, with the same
-// content.
+// TestCompressedLists: lists from 1 KiB on are compressed on request, with the same content.
 func TestCompressedLists(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)

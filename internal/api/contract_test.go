@@ -200,8 +200,7 @@ func TestLinks(t *testing.T) {
 	wantEqual(t, want, linked, "links")
 }
 
-// TestExamplesOfParameters: a client that sends all examples of an operation gets its
-// response at once.
+// TestExamplesOfParameters: a client that sends all examples of an operation gets its response at once.
 func TestExamplesOfParameters(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -14,7 +14,6 @@ const (
 	allowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, Cache-Control, Petstore-Observer, X-Request-Id, traceparent, tracestate, baggage"
 )
 
-// corsOf returns the CORS headers of a response.
 func corsOf(resp *response) map[string]string {
 	fields := map[string]string{}
 	for name, values := range resp.header {

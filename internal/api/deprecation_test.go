@@ -11,7 +11,6 @@ import (
 	"petstore/internal/auth"
 )
 
-// deprecationOf returns the deprecation headers of a response.
 func deprecationOf(resp *response) map[string]string {
 	said := map[string]string{}
 	for _, name := range []string{"Deprecation", "Sunset"} {

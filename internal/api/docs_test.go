@@ -197,8 +197,7 @@ func errorsInSource(t *testing.T) []string {
 	return slices.Compact(found) // some codes have several messages
 }
 
-// TestQuickstart runs the commands of the quickstart in one shell, as a reader
-// does.
+// TestQuickstart runs the commands of the quickstart in one shell, as a reader does.
 func TestQuickstart(t *testing.T) {
 	t.Parallel()
 	p := start(t)

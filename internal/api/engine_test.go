@@ -111,8 +111,7 @@ func (p *petstore) readingPrimary() *petstore {
 	return &other
 }
 
-// startWithoutStandby starts a server that knows no standby, for tests of what only such a
-// server does.
+// startWithoutStandby starts a server that knows no standby, for tests of what only such a server does.
 func startWithoutStandby(t testing.TB) *petstore {
 	t.Helper()
 	database := *pgtest.New(t)
@@ -120,8 +119,7 @@ func startWithoutStandby(t testing.TB) *petstore {
 	return startOn(t, &database)
 }
 
-// prefer allows a request to read on the standby, if it is a read that does not decide
-// itself.
+// prefer allows a request to read on the standby, if it is a read that does not decide itself.
 func (r *replicaReads) prefer(request *http.Request) (preference string) {
 	isRead := request.Method == http.MethodGet || request.Method == http.MethodHead
 	if r == nil || !isRead || strings.Contains(strings.Join(request.Header.Values("Prefer"), ","), "consistency") {

@@ -45,8 +45,7 @@ func (s scene) tags() map[string]string {
 	return all
 }
 
-// TestETagChangesWithTheBody: a tag changes exactly when the body does, whichever
-// request changes it.
+// TestETagChangesWithTheBody: a tag changes exactly when the body does, whichever request changes it.
 func TestETagChangesWithTheBody(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 1, 2))
@@ -380,8 +379,7 @@ func TestPreconditionsOfEveryOperation(t *testing.T) {
 	}
 }
 
-// TestErrorsComeBeforePreconditions: preconditions do not change the response to an
-// invalid request.
+// TestErrorsComeBeforePreconditions: preconditions do not change the response to an invalid request.
 func TestErrorsComeBeforePreconditions(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -395,8 +393,7 @@ func TestErrorsComeBeforePreconditions(t *testing.T) {
 	}
 }
 
-// withHeader sends a request with one header line per value, unchanged, even an
-// empty one.
+// withHeader sends a request with one header line per value, unchanged, even an empty one.
 func (p *petstore) withHeader(name string, values []string, method, target string, body []byte) *response {
 	p.t.Helper()
 	request := p.request(p.t.Context(), method, target, bytes.NewReader(body))
@@ -512,8 +509,7 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 	p.do("DELETE", ownFaults, nil, "If-Match", "x").wantError(412, "precondition_failed") // a write to a path without a tag
 }
 
-// TestRaceForOneTag: of many concurrent updates with the same If-Match, one
-// succeeds.
+// TestRaceForOneTag: of many concurrent updates with the same If-Match, one succeeds.
 func TestRaceForOneTag(t *testing.T) {
 	t.Parallel()
 	const clients, heldUp, rounds = 20, 6, 4

@@ -162,7 +162,6 @@ func wantNumbered(t testing.TB, events []feedEvent) {
 // copyOfStore is the store of a client that applies all events of an account.
 type copyOfStore map[string]map[string]string // representations by list and id
 
-// apply applies an event.
 func (s copyOfStore) apply(t testing.TB, e feedEvent) {
 	t.Helper()
 	if e.Type == "store.reset" {
@@ -396,7 +395,6 @@ type stream struct {
 	lines  *bufio.Scanner
 }
 
-// stream opens a stream.
 func (p *petstore) stream(target string, header ...string) *stream {
 	p.t.Helper()
 	header = append([]string{"Accept", "text/event-stream"}, header...)

@@ -17,8 +17,7 @@ type List struct {
 	Query      url.Values
 }
 
-// SealCursor makes the cursor of any position, so that a test does not need the pages
-// before it.
+// SealCursor makes the cursor of any position, so that a test does not need the pages before it.
 func SealCursor(secret []byte, list List, at httpjson.Position) string {
 	p := &page{account: list.Account, sort: list.Sort, path: list.Path, url: &url.URL{RawQuery: list.Query.Encode()}}
 	return httpjson.SealCursor(secret, p.listID(), at)

@@ -80,8 +80,7 @@ func (p *petstore) ask(o operation, header ...string) *response {
 	return p.do(o.method, o.target, o.body, header...)
 }
 
-// oneOfEach creates the resources that the operations refer to: a pet with id 1 and
-// so on.
+// oneOfEach creates the resources that the operations refer to: a pet with id 1 and so on.
 func (p *petstore) oneOfEach() {
 	p.t.Helper()
 	p.newOrder(p.newPet("one", 100), 1)
@@ -124,8 +123,7 @@ func TestEveryOperationRejects(t *testing.T) {
 	})
 }
 
-// wantUnavailable fails the test unless the response is a 503 that tells the client
-// to retry.
+// wantUnavailable fails the test unless the response is a 503 that tells the client to retry.
 func (r *response) wantUnavailable() {
 	r.t.Helper()
 	want := errorBody{Code: "unavailable", Message: "The service is unavailable at the moment. Retry after the time in Retry-After.", Status: 503, RequestID: r.header.Get("X-Request-Id")}
@@ -133,8 +131,7 @@ func (r *response) wantUnavailable() {
 	r.wantHeader("Retry-After", "1")
 }
 
-// TestDatabaseUnavailable: every operation returns 503, for cached and for unknown
-// keys.
+// TestDatabaseUnavailable: every operation returns 503, for cached and for unknown keys.
 func TestDatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).readingPrimary()
@@ -258,8 +255,7 @@ func TestConnectionLost(t *testing.T) {
 	write().wantUnavailable()
 }
 
-// TestClientLeaves: a read ends when its client hangs up, and is not logged as an
-// error.
+// TestClientLeaves: a read ends when its client hangs up, and is not logged as an error.
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).readingPrimary()
@@ -273,8 +269,7 @@ func TestClientLeaves(t *testing.T) {
 	p.wantLogged("left-alone", logLine{Level: "INFO", Status: 499})
 }
 
-// TestDatabaseErrorsAreHidden: the text of a database error goes to the log, not to
-// the client.
+// TestDatabaseErrorsAreHidden: the text of a database error goes to the log, not to the client.
 func TestDatabaseErrorsAreHidden(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)

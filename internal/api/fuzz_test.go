@@ -44,8 +44,7 @@ func FuzzBodies(f *testing.F) {
 	})
 }
 
-// FuzzQueries sends arbitrary queries to every list. No request may fail with 5xx
-// or violate the spec.
+// FuzzQueries sends arbitrary queries to every list. No request may fail with 5xx or violate the spec.
 func FuzzQueries(f *testing.F) {
 	for _, seed := range []string{
 		"", "&", "=", "limit=1", "limit=0", "limit=+1", "limit=201", "limit=1&limit=1", "sort=name", "sort=-id", "cursor=AAAA", "cursor=", "id=1&id=2", "id=0",

@@ -197,8 +197,7 @@ func TestSlowMaintenance(t *testing.T) {
 	p.wantNotReady("partition", map[string]string{"database": "ok", "schema": "ok", "partitions": "missing", "shutdown": "ok"})
 }
 
-// TestShutDown: during shutdown the server is not ready, but still handles
-// requests.
+// TestShutDown: during shutdown the server is not ready, but still handles requests.
 func TestShutDown(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -222,8 +221,7 @@ func openCounting(t *testing.T, databaseURL, text string) (pool *postgres.DB, co
 	})), count
 }
 
-// TestReadinessQueriesOncePerSecond covers probes in sequence, and concurrent
-// probes of a slow database.
+// TestReadinessQueriesOncePerSecond covers probes in sequence, and concurrent probes of a slow database.
 func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	t.Parallel()
 	clock := &stoppedClock{}

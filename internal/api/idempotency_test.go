@@ -108,8 +108,7 @@ func TestIdempotencyKeysBelongToAnAPIKey(t *testing.T) {
 	wantEqual(t, 2, p.count("messages"), "messages")
 }
 
-// TestErrorsFreeTheKey: only successful responses are stored. After an error the
-// key is free.
+// TestErrorsFreeTheKey: only successful responses are stored. After an error the key is free.
 func TestErrorsFreeTheKey(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 1))
@@ -128,8 +127,7 @@ func TestErrorsFreeTheKey(t *testing.T) {
 	s.wantShelf(on("available", 2, 3))
 }
 
-// TestUnavailabilityFreesTheKey: the key is also free after a 503, whose write was
-// rolled back.
+// TestUnavailabilityFreesTheKey: the key is also free after a 503, whose write was rolled back.
 func TestUnavailabilityFreesTheKey(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t).stage(on("available", 5))
@@ -221,8 +219,7 @@ func TestIdempotencyKeyIsForPOST(t *testing.T) {
 	s.under("x", "/store/orders", object{"petId": s.pet}).wantFresh(201)
 }
 
-// holding holds an Idempotency-Key of the client, like a running request, while
-// happen runs.
+// holding holds an Idempotency-Key of the client, like a running request, while happen runs.
 func (p *petstore) holding(key string, happen func()) {
 	p.t.Helper()
 	ctx := p.t.Context()
@@ -242,8 +239,7 @@ func (p *petstore) keyID() (id int64) {
 	return pgtest.Read[int64](p.t, p.db, "SELECT min(id) FROM api_keys WHERE account_id = $1", p.accountID())
 }
 
-// TestIdempotencyKeyInUse: a second request with the key of a running request does
-// not wait for it.
+// TestIdempotencyKeyInUse: a second request with the key of a running request does not wait for it.
 func TestIdempotencyKeyInUse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -288,8 +284,7 @@ func TestIdempotencyKeyIsNoOtherLock(t *testing.T) {
 	}
 }
 
-// TestRaceForOneIdempotencyKey: forty concurrent requests with the same key have
-// one effect.
+// TestRaceForOneIdempotencyKey: forty concurrent requests with the same key have one effect.
 func TestRaceForOneIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	const twins, rounds = 40, 5
@@ -390,8 +385,7 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
 }
 
-// TestSweepIsAWrite: the sweep does not take a connection that is reserved for
-// reads.
+// TestSweepIsAWrite: the sweep does not take a connection that is reserved for reads.
 func TestSweepIsAWrite(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -52,8 +52,7 @@ func TestTooManyStoredKeys(t *testing.T) {
 	p.makeKey("new", "read")
 }
 
-// TestExpiryBeyondCreator checks that a key expires no later than the key that creates
-// it.
+// TestExpiryBeyondCreator checks that a key expires no later than the key that creates it.
 func TestExpiryBeyondCreator(t *testing.T) {
 	t.Parallel()
 	p := start(t)

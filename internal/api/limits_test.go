@@ -48,8 +48,7 @@ func (p *petstore) limited(keys, failures ratelimit.Limit, change ...func(*api.O
 	}), clock
 }
 
-// wantLimit fails the test unless the response has this rate limit policy and
-// state.
+// wantLimit fails the test unless the response has this rate limit policy and state.
 func (r *response) wantLimit(policy, state string) {
 	r.t.Helper()
 	got := [][]string{r.header.Values("RateLimit-Policy"), r.header.Values("RateLimit")}
@@ -195,8 +194,7 @@ func TestAccountLimit(t *testing.T) {
 	}
 }
 
-// TestRateLimitOnEveryResponse: responses to a known key have rate limit headers,
-// and others do not.
+// TestRateLimitOnEveryResponse: responses to a known key have rate limit headers, and others do not.
 func TestRateLimitOnEveryResponse(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
@@ -318,8 +316,7 @@ func TestGuessesAreSlow(t *testing.T) {
 	p.as(p.newKey("tester", auth.Read)).get("/pets").want(200)
 }
 
-// TestAddressOfAClient: which peer and X-Forwarded-For headers count as the same
-// address.
+// TestAddressOfAClient: which peer and X-Forwarded-For headers count as the same address.
 func TestAddressOfAClient(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -381,8 +378,7 @@ func TestAddressOfAClient(t *testing.T) {
 	}
 }
 
-// TestLimitsInTheOrderOfChecks: limits apply after 404, 405 and 410, and before all
-// other errors.
+// TestLimitsInTheOrderOfChecks: limits apply after 404, 405 and 410, and before all other errors.
 func TestLimitsInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -557,10 +553,9 @@ func family(t *testing.T) (all []*petstore, another string) {
 	return all, p.newKey("another", auth.Admin)
 }
 
-// TestSandboxesShareLimits checks that an account and its sandboxes together get the share
-// of one account, and that another account still gets its own. Requests with an incomplete body
-// hold no place in progress. TestAccountLimit checks the rate, and TestSlowReaders the pages being
-// sent.
+// TestSandboxesShareLimits checks that an account and its sandboxes together get the share of one
+// account, and that another account still gets its own. Requests with an incomplete body hold no place
+// in progress. TestAccountLimit checks the rate, and TestSlowReaders the pages being sent.
 func TestSandboxesShareLimits(t *testing.T) {
 	t.Parallel()
 	tooMany := func(resp *response) { resp.wantRejected(429, "too_many_concurrent_requests") }
@@ -881,8 +876,7 @@ func TestExpensiveRequests(t *testing.T) {
 	p.do("GET", "/messages", nil, "Prefer", "count=exact").want(200)
 }
 
-// TestLongQuery: the size of the response does not grow with the number of
-// parameters.
+// TestLongQuery: the size of the response does not grow with the number of parameters.
 func TestLongQuery(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -940,9 +934,8 @@ func (p *petstore) withSession(settings ...string) *petstore {
 	return p.with(func(o *api.Options) { o.DB, o.Verifier = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())) })
 }
 
-// TestSlowBody: a body may take longer than the request timeout to arrive. The
-// server still handles the request and writes the response, even after its
-// WriteTimeout.
+// TestSlowBody: a body may take longer than the request timeout to arrive. The server still handles the
+// request and writes the response, even after its WriteTimeout.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	const timeout, writeTimeout = 2 * time.Second, 4 * time.Second
@@ -966,8 +959,7 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// TestTimeLimits checks the limits of a request and of a statement, each far
-// shorter than the other.
+// TestTimeLimits checks the limits of a request and of a statement, each far shorter than the other.
 func TestTimeLimits(t *testing.T) {
 	t.Parallel()
 	const short = 100 * time.Millisecond
@@ -992,8 +984,7 @@ func TestTimeLimits(t *testing.T) {
 	}
 }
 
-// TestPageBytes checks that a page of large items ends early, and that its next
-// link leads to the rest.
+// TestPageBytes checks that a page of large items ends early, and that its next link leads to the rest.
 func TestPageBytes(t *testing.T) {
 	t.Parallel()
 	const messages = 60
@@ -1016,8 +1007,7 @@ func (p *petstore) insertMessages(count int) {
 		WHERE `+p.owned("accounts.id"), count)
 }
 
-// withSmallBuffers starts the same server on a listener with minimal send buffers
-// in the kernel.
+// withSmallBuffers starts the same server on a listener with minimal send buffers in the kernel.
 func (p *petstore) withSmallBuffers(change func(*http.Server)) *petstore {
 	p.t.Helper()
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {

@@ -68,16 +68,14 @@ func (p *petstore) fill(size int) catalogue {
 	return s
 }
 
-// copy fills a table.
 func (p *petstore) copy(table string, columns []string, size int, row func(int) []any) {
 	p.t.Helper()
 	_, err := p.db.CopyFrom(p.t.Context(), pgx.Identifier{table}, columns, pgx.CopyFromSlice(size, func(i int) ([]any, error) { return row(i), nil }))
 	check(p.t, err)
 }
 
-// walkAll walks a list with pages of several sizes. It fails the test unless the
-// pages return these items in this order, and X-Total-Count their number where the
-// client prefers a count.
+// walkAll walks a list with pages of several sizes. It fails the test unless the pages return these
+// items in this order, and X-Total-Count their number where the client prefers a count.
 func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 	p.t.Helper()
 	const counted = 3
@@ -157,8 +155,7 @@ func byName[T any](name func(T) string, id func(T) int64) func(a, b T) int {
 	}
 }
 
-// sorts returns the order for each value of sort that a filter allows, and for the
-// default.
+// sorts returns the order for each value of sort that a filter allows, and for the default.
 func sorts[T any](filter url.Values, name func(T) string, id func(T) int64) map[string]func(a, b T) int {
 	byID := func(a, b T) int { return cmp.Compare(id(a), id(b)) }
 	if filter.Has("name") {
@@ -180,8 +177,7 @@ func orderSorts(filter url.Values) map[string]func(a, b order) int {
 	return directions("shipDate", func(a, b order) int { return cmp.Or(a.ShipDate.Compare(*b.ShipDate), cmp.Compare(a.ID, b.ID)) })
 }
 
-// directions returns the ascending and descending order of a column, and the
-// default.
+// directions returns the ascending and descending order of a column, and the default.
 func directions[T any](column string, up func(a, b T) int) map[string]func(a, b T) int {
 	return map[string]func(a, b T) int{"": up, column: up, "-" + column: func(a, b T) int { return up(b, a) }}
 }
@@ -382,8 +378,7 @@ func TestCountIsPreferred(t *testing.T) {
 	rejected.wantHeader("Preference-Applied", "").wantHeader("X-Total-Count", "")
 }
 
-// TestListLimits: the default limit is 50, or 100 with a batch of ids. The maximum
-// is 200.
+// TestListLimits: the default limit is 50, or 100 with a batch of ids. The maximum is 200.
 func TestListLimits(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -425,8 +420,7 @@ func (p *petstore) cursorOf(target string) string {
 	return next.Query().Get("cursor")
 }
 
-// TestCursorIsBound: a cursor is bound to its list, filters and sort, but not to
-// the limit.
+// TestCursorIsBound: a cursor is bound to its list, filters and sort, but not to the limit.
 func TestCursorIsBound(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -475,8 +469,7 @@ func TestCursorIsBound(t *testing.T) {
 	p.get("/store/orders?shipDateFrom=2026-12-24T00%3A00%3A00Z" + since).want(200)
 	p.get("/store/orders?shipDateFrom=2026-12-25T00:00:00Z"+since).wantError(400, "invalid_cursor")
 	p.get("/store/orders?shipDateTo=2026-12-24T00:00:00Z"+since).wantError(400, "invalid_cursor")
-	// another process on the same database accepts the cursors, another database
-	// does not
+	// another process on the same database accepts the cursors, another database does not
 	twin := p.with(func(*api.Options) {})
 	twin.get("/pets?limit=1" + byID).want(200)
 	other := pgtest.NewEmpty(t) // a cloned template would have the same key
@@ -512,9 +505,8 @@ func TestTamperedCursor(t *testing.T) {
 	p.get("/pets" + query("sort", "name", "limit", "1", "cursor", cursor)).want(200)
 }
 
-// TestWalkAmongWriters: while writers insert, delete and update rows, a walk
-// returns each row that stays exactly once and in order. The test covers every
-// list, sort and kind of filter.
+// TestWalkAmongWriters: while writers insert, delete and update rows, a walk returns each row that stays
+// exactly once and in order. The test covers every list, sort and kind of filter.
 func TestWalkAmongWriters(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -599,7 +591,6 @@ func TestWalkAmongWriters(t *testing.T) {
 	seenOnce(p, "/messages?limit=7", messageIDs, func(m message) string { return m.ID }, func(a, b message) int { return cmp.Compare(b.ID, a.ID) })
 }
 
-// parsed parses a query.
 func parsed(t *testing.T, query string) url.Values {
 	t.Helper()
 	values, err := url.ParseQuery(query)

@@ -39,8 +39,7 @@ func TestMessagesAreKeptAsSent(t *testing.T) {
 
 func messageText(one message) string { return one.Message }
 
-// TestMessagesBelongToAnAccount: all keys of an account can read its messages, and
-// no other account can.
+// TestMessagesBelongToAnAccount: all keys of an account can read its messages, and no other account can.
 func TestMessagesBelongToAnAccount(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -50,7 +50,6 @@ type reply struct {
 	text   string
 }
 
-// call sends a request.
 func (p *program) call(method, target, body string, header ...string) (got reply) {
 	p.t.Helper()
 	response, err := p.open(p.t.Context(), method, target, body, header...)

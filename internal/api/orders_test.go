@@ -96,8 +96,7 @@ func TestCompleteOrderStaysComplete(t *testing.T) {
 	s.wantShelf(on("available", 0))
 }
 
-// TestReturnedUnitsLiftStockAboveItsBound: the stock exceeds its maximum after a
-// cancellation.
+// TestReturnedUnitsLiftStockAboveItsBound: the stock exceeds its maximum after a cancellation.
 func TestReturnedUnitsLiftStockAboveItsBound(t *testing.T) {
 	t.Parallel()
 	const most = 1_000_000_000
@@ -176,8 +175,7 @@ func TestInvalidShipDate(t *testing.T) {
 	}
 }
 
-// TestShipDateAtAnyTime: the ship date can be set, cleared or left alone at any
-// time.
+// TestShipDateAtAnyTime: the ship date can be set, cleared or left alone at any time.
 func TestShipDateAtAnyTime(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("pending", 0, 4))
@@ -209,8 +207,7 @@ func TestShipDateAtAnyTime(t *testing.T) {
 	s.post("/store/orders", fmt.Sprintf(`{"petId": %d, "shipDate": null}`, s.pet)).wantError(400, "validation_failed")
 }
 
-// TestDeletePetWithOrders: a pet with open or complete orders cannot be deleted,
-// and stays unchanged.
+// TestDeletePetWithOrders: a pet with open or complete orders cannot be deleted, and stays unchanged.
 func TestDeletePetWithOrders(t *testing.T) {
 	t.Parallel()
 	p := start(t)

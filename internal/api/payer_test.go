@@ -25,9 +25,8 @@ func (p *petstore) payer(name string) (clients []*petstore, sandbox int64) {
 	return append(clients, p.as(key), p.as(second)), first
 }
 
-// TestSharesOfStreamsAndLongPolls checks that the keys and sandboxes of a payer together
-// have at most a quarter of all streams and of all requests that wait. Another payer still
-// gets its own.
+// TestSharesOfStreamsAndLongPolls checks that the keys and sandboxes of a payer together have at most a
+// quarter of all streams and of all requests that wait. Another payer still gets its own.
 func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 	t.Parallel()
 	const share = 200

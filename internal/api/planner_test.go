@@ -119,8 +119,7 @@ func (p planner) genericRuns(sent []statement) (runs int) {
 // cost counts the pages and rows that a statement read.
 type cost struct{ pages, rows int }
 
-// cost explains a statement. It fails the test unless there is exactly one, with an
-// acceptable plan.
+// cost explains a statement. It fails the test unless there is exactly one, with an acceptable plan.
 func (p planner) cost(what, mode string, sent []statement) cost {
 	p.t.Helper()
 	if len(sent) != 1 {
@@ -179,8 +178,7 @@ type node struct {
 	Plans    []node
 }
 
-// faults lists the forbidden nodes of a plan, and adds the rows read from tables to
-// read.
+// faults lists the forbidden nodes of a plan, and adds the rows read from tables to read.
 func (n node) faults(read *int) []string {
 	var all []string
 	if n.Relation != "" || n.Type == "Bitmap Index Scan" {

@@ -28,8 +28,7 @@ var scale = flag.Int("scale", 100_000, "pets, orders and messages of TestListPla
 // a generic plan, Postgres estimates the rows of an account from the average of all.
 const (
 	smallAccounts, smallRows = 1000, 20
-	// A page of a small account reads at most all its rows of two tables, and a page of a
-	// join.
+	// A page of a small account reads at most all its rows of two tables, and a page of a join.
 	mostOfSmall = 3 * smallRows
 )
 
@@ -131,10 +130,9 @@ func plannedLists(size int) []plannedList {
 	return lists
 }
 
-// seed fills the store of the account "tester" with this many pets, entries, orders and
-// messages, and the small stores beside it. The names of the last three percent of the
-// pets begin with "late", and ship dates follow the ids. So both lie far from one end of
-// the lists.
+// seed fills the store of the account "tester" with this many pets, entries, orders and messages, and
+// the small stores beside it. The names of the last three percent of the pets begin with "late", and
+// ship dates follow the ids. So both lie far from one end of the lists.
 func seed(t *testing.T, pool *pgxpool.Pool, size int) {
 	t.Helper()
 	exec := func(sql string, args ...any) {
@@ -180,7 +178,6 @@ func seed(t *testing.T, pool *pgxpool.Pool, size int) {
 	exec("VACUUM (ANALYZE) categories, pets, inventory, orders, messages")
 }
 
-// shipDate returns the ship date of the order with this id.
 func shipDate(id int) time.Time {
 	return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(id) * time.Hour)
 }

@@ -37,14 +37,12 @@ func TestStockIsNeverOversold(t *testing.T) {
 	}
 }
 
-// TestRacesOfTwo: two concurrent events end as if one had followed the other. In
-// every other round both are delayed until both have started, so that each has seen
-// the state before the other.
+// TestRacesOfTwo: two concurrent events end as if one had followed the other. In every other round both
+// are delayed until both have started, so that each has seen the state before the other.
 func TestRacesOfTwo(t *testing.T) {
 	t.Parallel()
 	const rounds = 6
-	// Each event goes to its own server, because orders of one pet on one server
-	// share a statement.
+	// Each event goes to its own server, because orders of one pet on one server share a statement.
 	p := startAlone(t).patient()
 	other := p.patient()
 	type race struct {
@@ -298,9 +296,8 @@ func (s *storm) deadlocks(t *testing.T) (count int64) {
 	return count
 }
 
-// wantPets fails the test for every pet that violates the condition. The condition
-// may name status, quantity, held, open (units of open orders) and ordered (units
-// of all orders).
+// wantPets fails the test for every pet that violates the condition. The condition may name status,
+// quantity, held, open (units of open orders) and ordered (units of all orders).
 func (s *storm) wantPets(t *testing.T, condition string) {
 	t.Helper()
 	for _, pet := range pgtest.List[string](t, s.servers[0].db, `
@@ -318,8 +315,7 @@ func (s *storm) wantPets(t *testing.T, condition string) {
 	}
 }
 
-// TestStormOfOrders: orders alone preserve the number of units, and the status
-// always follows the stock.
+// TestStormOfOrders: orders alone preserve the number of units, and the status always follows the stock.
 func TestStormOfOrders(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, 4, 30)
@@ -328,8 +324,7 @@ func TestStormOfOrders(t *testing.T) {
 	s.wantPets(t, "status = CASE WHEN quantity > 0 THEN 'available' WHEN held > 0 THEN 'pending' ELSE 'sold' END")
 }
 
-// TestStormOfEverything: whatever clients do, the held units equal the units of the
-// open orders.
+// TestStormOfEverything: whatever clients do, the held units equal the units of the open orders.
 func TestStormOfEverything(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, 8, 10)

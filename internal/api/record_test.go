@@ -41,7 +41,6 @@ type recorded struct {
 	Redacted          []string
 }
 
-// line describes an exchange.
 func (r recorded) line() string {
 	line := fmt.Sprintf("%s %s", r.Method, r.Path)
 	if r.Query != "" {
@@ -338,8 +337,7 @@ func (s *stream) wantRequest(status int) {
 	}
 }
 
-// TestRecordWaits: a request for the record waits for the next exchange, and a stream sends
-// each.
+// TestRecordWaits: a request for the record waits for the next exchange, and a stream sends each.
 func TestRecordWaits(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)

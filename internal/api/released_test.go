@@ -29,7 +29,6 @@ func TestReleasedClients(t *testing.T) {
 	}
 }
 
-// major returns the major version of an API.
 func major(t *testing.T, document *openapi3.T) int {
 	t.Helper()
 	text, _, _ := strings.Cut(document.Info.Version, ".")
@@ -64,8 +63,7 @@ func removedCredentials(base, revision *openapi3.T) (changes []string) {
 
 const unauthenticated = "no credential"
 
-// credentials returns the alternatives that an operation accepts, as its security schemes
-// define them.
+// credentials returns the alternatives that an operation accepts, as its security schemes define them.
 func credentials(document *openapi3.T, operation *openapi3.Operation) (alternatives []string) {
 	requirements := document.Security
 	if operation.Security != nil {

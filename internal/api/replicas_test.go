@@ -58,7 +58,6 @@ func tokenOf(r *response) string {
 	return token
 }
 
-// rename changes the name of a category and returns the token.
 func (r *replicated) rename(id int64, name string) (token string) {
 	r.t.Helper()
 	return tokenOf(r.patch(fmt.Sprint("/categories/", id), object{"name": name}).want(200))
@@ -97,8 +96,7 @@ func (r *replicated) want(path, consistency, text string, byReplica bool) {
 	}
 }
 
-// awaitReplica waits until the replica serves a GET with a token. Every response must
-// have the text.
+// awaitReplica waits until the replica serves a GET with a token. Every response must have the text.
 func (r *replicated) awaitReplica(path, token, text string) {
 	r.t.Helper()
 	eventually(r.t, catchUpTime, func() bool {
@@ -304,10 +302,9 @@ func TestPreferenceAppliedByThePrimary(t *testing.T) {
 	r.pair.Standby.Resume()
 }
 
-// TestSharedReadsOfReplicas: requests that share a read each get a state that includes
-// their own token. On a busy machine the replica may not serve a read in time. Then the
-// primary serves it, or the server returns 503. So the number of old responses must equal the
-// number of reads that the replica served.
+// TestSharedReadsOfReplicas: requests that share a read each get a state that includes their own token.
+// On a busy machine the replica may not serve a read in time. Then the primary serves it, or the server
+// returns 503. So the number of old responses must equal the number of reads that the replica served.
 func TestSharedReadsOfReplicas(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)

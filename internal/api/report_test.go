@@ -35,7 +35,6 @@ func (p *petstore) report(requests int) (r report.Report) {
 	return r
 }
 
-// verdict returns the result of a rule.
 func verdict(r report.Report, rule string) report.Result {
 	i := slices.IndexFunc(r.Results, func(one report.Result) bool { return one.Rule == rule })
 	return r.Results[i]
@@ -120,8 +119,7 @@ func TestReportHoldsItsPlace(t *testing.T) {
 	judged().want(200)
 }
 
-// TestIncompleteReport: the report says that requests are missing, until a client empties the
-// record.
+// TestIncompleteReport: the report says that requests are missing, until a client empties the record.
 func TestIncompleteReport(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleEmpty)

@@ -295,8 +295,7 @@ func TestControlCharacters(t *testing.T) {
 	p.post("/messages", object{"message": "a\tb\r\nc\u001B[31m\u007F\u0085"}).want(202)
 }
 
-// TestPrefixIsNoPattern: special characters of LIKE, regular expressions and SQL
-// match only themselves.
+// TestPrefixIsNoPattern: special characters of LIKE, regular expressions and SQL match only themselves.
 func TestPrefixIsNoPattern(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -579,11 +578,10 @@ func TestQueryParameters(t *testing.T) {
 	p.del("/store/orders/-?force=true").wantViolations("invalid_parameter", "orderId invalid_format", "force unknown")
 }
 
-// TestOrderOfChecks: a request with every error gets the first one in the order of
-// the API reference. Each step fixes that one and leaves the rest. Checks that need
-// another server or header have tests of their own: 410 in TestSunset, 429 in
-// TestLimitsInTheOrderOfChecks, 412 in TestIfMatchInTheOrderOfChecks, and
-// Idempotency-Key in TestReplayInTheOrderOfChecks.
+// TestOrderOfChecks: a request with every error gets the first one in the order of the API reference.
+// Each step fixes that one and leaves the rest. Checks that need another server or header have tests of
+// their own: 410 in TestSunset, 429 in TestLimitsInTheOrderOfChecks, 412 in
+// TestIfMatchInTheOrderOfChecks, and Idempotency-Key in TestReplayInTheOrderOfChecks.
 func TestOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -646,9 +644,8 @@ func TestOrderOfChecks(t *testing.T) {
 	}
 }
 
-// TestNulls sends null for every field of every request. PATCH accepts it for a field that a
-// resource may lack, which null clears (RFC 7396). No other request accepts it. The spec says
-// the same.
+// TestNulls sends null for every field of every request. PATCH accepts it for a field that a resource
+// may lack, which null clears (RFC 7396). No other request accepts it. The spec says the same.
 func TestNulls(t *testing.T) {
 	t.Parallel()
 	p := start(t)

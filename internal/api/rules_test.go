@@ -41,8 +41,7 @@ type scene struct {
 	orders []int64
 }
 
-// stage creates a pet through the API, with one order for each number of held
-// units.
+// stage creates a pet through the API, with one order for each number of held units.
 func (p *petstore) stage(want shelf) scene {
 	p.t.Helper()
 	stock, now := want.Stock, "available"
@@ -72,7 +71,6 @@ func (s scene) order(i int) order {
 	return decode[order](s.get(s.orderPath(i)).want(200))
 }
 
-// run runs an event and returns the response.
 func (s scene) run(happen event) *response {
 	s.t.Helper()
 	resp, err := happen(s)
@@ -80,15 +78,13 @@ func (s scene) run(happen event) *response {
 	return resp
 }
 
-// wantShelf fails the test unless clients see this shelf and the database stores
-// it.
+// wantShelf fails the test unless clients see this shelf and the database stores it.
 func (s scene) wantShelf(want shelf) {
 	s.t.Helper()
 	wantEqual(s.t, want, s.seen(), "pet %d, as seen by clients", s.pet)
 	wantEqual(s.t, want, s.stored(), "pet %d, as stored", s.pet)
 }
 
-// seen returns the shelf as clients see it.
 func (s scene) seen() shelf {
 	s.t.Helper()
 	item := s.inventory(s.pet)
@@ -166,8 +162,7 @@ func patchingPet(body any) event {
 
 func deleting(s scene) (*response, error) { return s.try("DELETE", s.petPath(), nil) }
 
-// rule is an event in one situation, with the expected response and the shelf
-// afterwards.
+// rule is an event in one situation, with the expected response and the shelf afterwards.
 type rule struct {
 	name   string
 	before shelf

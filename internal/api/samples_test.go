@@ -110,7 +110,6 @@ func startInterpreters(t *testing.T) map[string]*interpreter {
 	return all
 }
 
-// run runs the sample in a file.
 func (i *interpreter) run(file string, variables map[string]string) (output string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -132,7 +131,6 @@ func sampleEnviron() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 }
 
-// codeSamples returns all samples from the spec.
 func codeSamples(t *testing.T) (all []sample) {
 	t.Helper()
 	document := theContract().document

@@ -84,8 +84,7 @@ func (r *response) wantInjected(status int, rule string) {
 	r.wantHeader("Petstore-Fault", rule).wantHeader("Retry-After", after)
 }
 
-// wantClosed sends a request on a new connection, which the server must close without a
-// response.
+// wantClosed sends a request on a new connection, which the server must close without a response.
 func (p *petstore) wantClosed(method, target, body string, header ...string) {
 	p.t.Helper()
 	request := p.request(p.t.Context(), method, target, strings.NewReader(body), header...)
@@ -106,8 +105,7 @@ func exposed(t *testing.T, metrics *telemetry.Metrics) string {
 	return recorder.Body.String()
 }
 
-// TestFaultRules sets, reads and deletes rules, with a key of the sandbox and with one of
-// its parent.
+// TestFaultRules sets, reads and deletes rules, with a key of the sandbox and with one of its parent.
 func TestFaultRules(t *testing.T) {
 	t.Parallel()
 	parent := start(t)
@@ -183,8 +181,7 @@ func TestFaultsOfOtherAccounts(t *testing.T) {
 	ask(parent, path(id), 404, "sandbox_not_found")
 }
 
-// TestInvalidFaultRules: the server rejects invalid rules with all their errors, and keeps
-// the rules.
+// TestInvalidFaultRules: the server rejects invalid rules with all their errors, and keeps the rules.
 func TestInvalidFaultRules(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t).faultSandbox()
@@ -558,8 +555,7 @@ func TestDelaysHaveAShare(t *testing.T) {
 	p.get("/pets").want(200)
 }
 
-// TestRevokedDuringDelay: a delayed request does nothing when its key was revoked during
-// the delay.
+// TestRevokedDuringDelay: a delayed request does nothing when its key was revoked during the delay.
 func TestRevokedDuringDelay(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t).faultSandbox()

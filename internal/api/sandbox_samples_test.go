@@ -21,7 +21,6 @@ type savedSample struct {
 	CreatedAt *time.Time
 }
 
-// saveSample saves a sandbox, and returns the name.
 func (p *petstore) saveSample(name, from string) string {
 	p.t.Helper()
 	p.post(samplesPath, object{"name": name, "from": from}).want(201)

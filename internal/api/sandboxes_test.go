@@ -34,16 +34,13 @@ type sandbox struct {
 
 func (s sandbox) path() string { return sandboxesPath + "/" + s.ID }
 
-// newSandbox creates a sandbox.
 func (p *petstore) newSandbox(name, sample string) sandbox {
 	p.t.Helper()
 	return decode[sandbox](p.post(sandboxesPath, object{"name": name, "sample": sample}).want(201))
 }
 
-// accountOf returns the id of the account of a sandbox.
 func accountOf(s sandbox) string { return strings.TrimPrefix(s.ID, "sbx_") }
 
-// exec runs a statement beside the server.
 func (p *petstore) exec(sql string, args ...any) {
 	p.t.Helper()
 	pgtest.Exec(p.t, p.db, sql, args...)
@@ -322,7 +319,6 @@ func TestDeleteSandbox(t *testing.T) {
 	wantNoDiff(t, string(parentBefore), string(p.dump()), "the parent (-before +after the sweep)")
 }
 
-// sweepAccounts deletes the data of ended accounts.
 func (p *petstore) sweepAccounts() {
 	p.t.Helper()
 	if err := stores.Sweep(p.t.Context(), p.pool); err != nil {

@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// TestSecurityChecklist: docs/security.md covers all ten risks, each with tests
-// that exist.
+// TestSecurityChecklist: docs/security.md covers all ten risks, each with tests that exist.
 func TestSecurityChecklist(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs"
@@ -45,9 +44,8 @@ func TestSecurityChecklist(t *testing.T) {
 	}
 }
 
-// TestServerSendsNoRequests: the packages that handle requests use no function of
-// the standard library that sends one, and no client of egress. They only talk to
-// PostgreSQL, through pgx.
+// TestServerSendsNoRequests: the packages that handle requests use no function of the standard library
+// that sends one, and no client of egress. They only talk to PostgreSQL, through pgx.
 func TestServerSendsNoRequests(t *testing.T) {
 	t.Parallel()
 	sends := regexp.MustCompile(`^(http\.(Get|Head|Post|PostForm|NewRequest|NewRequestWithContext|Client|DefaultClient|Transport|DefaultTransport)|net\.(Dial\w*|Dialer|Lookup\w*|Resolver)|exec\.\w+|httputil\.\w+)$`)

@@ -13,8 +13,7 @@ import (
 	"petstore/internal/api"
 )
 
-// TestSpec: the JSON and YAML forms have the same content, according to an
-// independent parser.
+// TestSpec: the JSON and YAML forms have the same content, according to an independent parser.
 func TestSpec(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -37,9 +36,8 @@ func document(t *testing.T, text []byte) any {
 	return value
 }
 
-// TestBaseURL: with a base URL, the spec names it and links begin with it.
-// Otherwise links are relative, whatever Host the request has: behind a TLS proxy,
-// a link to http:// would send the key in the clear.
+// TestBaseURL: with a base URL, the spec names it and links begin with it. Otherwise links are relative,
+// whatever Host the request has: behind a TLS proxy, a link to http:// would send the key in the clear.
 func TestBaseURL(t *testing.T) {
 	t.Parallel()
 	const base = "https://petstore.example"

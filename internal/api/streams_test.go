@@ -166,9 +166,8 @@ func TestRevokedWhileWaiting(t *testing.T) {
 	received().wantError(401, "invalid_api_key")
 }
 
-// TestSlowStream: a client that does not read its stream is disconnected, and other streams
-// of the account go on meanwhile. The client loses nothing: it gets the rest with
-// Last-Event-ID.
+// TestSlowStream: a client that does not read its stream is disconnected, and other streams of the
+// account go on meanwhile. The client loses nothing: it gets the rest with Last-Event-ID.
 func TestSlowStream(t *testing.T) {
 	t.Parallel()
 	const events = 1500 // 12 MB, more than the kernel buffers
@@ -316,8 +315,7 @@ func TestRevokedWhileCatchingUp(t *testing.T) {
 	}
 }
 
-// TestStreamAfterALostConnection: a stream whose read loses its connection reads again, and
-// goes on.
+// TestStreamAfterALostConnection: a stream whose read loses its connection reads again, and goes on.
 func TestStreamAfterALostConnection(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).patient()

@@ -253,7 +253,6 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 	}
 }
 
-// closedPool returns a connection pool that is closed.
 func (p *petstore) closedPool() *postgres.DB {
 	p.t.Helper()
 	pool, err := postgres.Open(p.t.Context(), p.dbURL, 1)
@@ -303,7 +302,6 @@ func logLines[T any](p *petstore, accepts func(T) bool) (found []T) {
 	return found
 }
 
-// logged returns the log lines of the request with this id.
 func (p *petstore) logged(requestID string) []logLine {
 	p.t.Helper()
 	return logLines(p, func(line logLine) bool { return line.RequestID == requestID })

@@ -41,9 +41,8 @@ func TestLockedPetsOfOtherAccounts(t *testing.T) {
 	})
 }
 
-// TestLockedRecord: another program keeps the record of a sandbox locked, and more requests
-// of its payer to empty it wait than the server has connections. Orders of another account
-// succeed meanwhile.
+// TestLockedRecord: another program keeps the record of a sandbox locked, and more requests of its payer
+// to empty it wait than the server has connections. Orders of another account succeed meanwhile.
 func TestLockedRecord(t *testing.T) {
 	t.Parallel()
 	const deletions, orders = 16, 20

@@ -53,7 +53,6 @@ func (r *response) wantHeader(name, want string) *response {
 	return r
 }
 
-// check ends the test at an error.
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -46,13 +46,11 @@ type delivery struct {
 	CreatedAt                 time.Time
 }
 
-// newWebhook creates a webhook.
 func (p *petstore) newWebhook(types ...string) apiWebhook {
 	p.t.Helper()
 	return decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL, "types": types}).want(201))
 }
 
-// deleteWebhooks deletes the webhooks of the account.
 func (p *petstore) deleteWebhooks() {
 	p.t.Helper()
 	for _, one := range walk[apiWebhook](p, webhooksPath) {
@@ -155,8 +153,7 @@ func TestWebhookBodies(t *testing.T) {
 	p.wantRows(before)
 }
 
-// TestWebhookURLs: egress has the table of forbidden URLs. Here, each operation that
-// takes one uses it.
+// TestWebhookURLs: egress has the table of forbidden URLs. Here, each operation that takes one uses it.
 func TestWebhookURLs(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -182,8 +179,7 @@ func TestWebhookURLs(t *testing.T) {
 	local.post(webhooksPath, object{"url": "http://127.0.0.1:3000/hook", "types": []string{"*"}}).want(201)
 }
 
-// TestTooManyWebhooks: requests at the same time to several servers do not exceed the limit
-// either.
+// TestTooManyWebhooks: requests at the same time to several servers do not exceed the limit either.
 func TestTooManyWebhooks(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -210,7 +206,6 @@ func TestTooManyWebhooks(t *testing.T) {
 	p.newWebhook("*")
 }
 
-// storedSecrets returns the secrets of a webhook as they are stored.
 func (p *petstore) storedSecrets(id string) (account int64, current, previous []byte, until *time.Time) {
 	p.t.Helper()
 	err := p.db.QueryRow(p.t.Context(), "SELECT account_id, secret, previous_secret, previous_until FROM webhooks WHERE id = $1", id).Scan(&account, &current, &previous, &until)
@@ -252,8 +247,7 @@ func TestWebhookSecrets(t *testing.T) {
 	}
 }
 
-// TestWebhookBegins: a webhook receives the events after its creation, and after it was
-// enabled again.
+// TestWebhookBegins: a webhook receives the events after its creation, and after it was enabled again.
 func TestWebhookBegins(t *testing.T) {
 	t.Parallel()
 	p := start(t)
