@@ -1,6 +1,9 @@
 package api_test
 
 import (
+	"context"
+	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,10 +38,24 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 	for name, accept := range map[string]string{"streams": "text/event-stream", "long polls": "application/json"} {
 		t.Run(name, func(t *testing.T) {
 			clients, _ := p.in(t).payer(name)
-			var waiting []func()
+			ctx, cancel := context.WithCancel(t.Context())
+			var waiting sync.WaitGroup
+			defer waiting.Wait()
+			defer cancel()
 			open := func(client *petstore) {
-				leave := client.in(t).leaving(1, "GET", "/events?after=latest", "", "Accept", accept, "Prefer", "wait=30")
-				waiting = append(waiting, leave)
+				request := client.request(ctx, "GET", "/events?after=latest", nil, "Accept", accept, "Prefer", "wait=30")
+				waiting.Go(func() {
+					received, err := http.DefaultTransport.RoundTrip(request)
+					if err != nil {
+						if ctx.Err() == nil {
+							t.Error(err)
+						}
+						return
+					}
+					defer received.Body.Close()
+					wantEqual(t, http.StatusOK, received.StatusCode, "the status")
+					<-ctx.Done()
+				})
 			}
 			for i := range share {
 				open(clients[i%len(clients)])
@@ -52,9 +69,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 			}
 			open(other)
 			eventually(t, 10*time.Second, func() bool { return p.server.WaitingForEvents() == share+1 })
-			for _, leave := range waiting {
-				leave()
-			}
+			cancel()
 			eventually(t, 20*time.Second, func() bool { return p.server.WaitingForEvents() == 0 })
 		})
 	}
