@@ -250,10 +250,11 @@ func TestMain(m *testing.M) {
 	}
 	// A partial run sees only some of the responses.
 	if whole := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.fuzz").Value.String() == ""; whole && code == 0 {
+		c := theContract()
 		for what, missing := range map[string]string{
-			"openapi.yaml describes responses that no test has seen":                          strings.Join(theContract().unseen(), "\n"),
-			"codes in the tables of openapi.yaml (-) differ from the codes seen by tests (+)": cmp.Diff(theContract().describedCodes(), theContract().codes),
-			"openapi.yaml has examples with messages that no test has seen":                   strings.Join(theContract().unsent(), "\n"),
+			"openapi.yaml describes responses that no test has seen":                          strings.Join(c.unseen(), "\n"),
+			"codes in the tables of openapi.yaml (-) differ from the codes seen by tests (+)": cmp.Diff(c.describedCodes(), c.codes),
+			"openapi.yaml has examples with messages that no test has seen":                   strings.Join(c.unsent(), "\n"),
 		} {
 			if missing != "" {
 				fmt.Fprintf(os.Stderr, "%s:\n%s\n", what, missing)

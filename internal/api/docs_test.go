@@ -246,9 +246,9 @@ func TestGuides(t *testing.T) {
 	slices.Sort(tested)
 	var withPrograms []string
 	for _, page := range pages {
-		if text, err := os.ReadFile(page); err != nil {
-			t.Fatal(err)
-		} else if regexp.MustCompile("(?m)^```\\w+ run").Match(text) {
+		text, err := os.ReadFile(page)
+		check(t, err)
+		if regexp.MustCompile("(?m)^```\\w+ run").Match(text) {
 			withPrograms = append(withPrograms, strings.TrimSuffix(filepath.Base(page), ".md"))
 		}
 	}

@@ -81,15 +81,13 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 	check(t, err)
 	defer migrations.Close()
 	behind := map[string]string{"database": "ok", "schema": "behind", "partitions": "unknown", "shutdown": "ok"}
-	if _, err := migrations.Down(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = migrations.Down(t.Context())
+	check(t, err)
 	clock.move(time.Second)
 	p.wantNotReady("petstore migrate up", behind)
 	wantText(t, p.log.String(), `"error":"The database schema is behind.`)
-	if _, err := migrations.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = migrations.Up(t.Context())
+	check(t, err)
 	clock.move(time.Second)
 	p.get("/readyz").want(200)
 	exec := func(sql string) {

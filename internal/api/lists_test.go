@@ -476,9 +476,8 @@ func TestCursorIsBound(t *testing.T) {
 	migrations, err := postgres.OpenMigrations(t.Context(), other.URL)
 	check(t, err)
 	defer migrations.Close()
-	if _, err := migrations.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = migrations.Up(t.Context())
+	check(t, err)
 	startOn(t, other).get("/pets?limit=1"+byID).wantError(400, "invalid_cursor")
 }
 

@@ -113,7 +113,8 @@ func (p planner) genericRuns(sent []statement) (runs int) {
 		}
 		check(p.t, err)
 	}
-	return pgtest.Read[int](p.t, p.conn, "SELECT generic_plans FROM pg_prepared_statements WHERE statement = $1", sent[0].sql)
+	const plans = "SELECT generic_plans FROM pg_prepared_statements WHERE statement = $1"
+	return pgtest.Read[int](p.t, p.conn, plans, sent[0].sql)
 }
 
 // cost counts the pages and rows that a statement read.

@@ -247,9 +247,8 @@ func (s *storm) rage(t *testing.T, workers, requests int, events ...stormEvent) 
 	for event, times := range s.seen {
 		var name string
 		var status int
-		if _, err := fmt.Sscan(event, &name, &status); err != nil {
-			t.Fatal(err)
-		}
+		_, err := fmt.Sscan(event, &name, &status)
+		check(t, err)
 		if !slices.Contains([]int{200, 201, 204, 404, 409, 422}, status) {
 			t.Errorf("%s: %d times", event, times)
 		}

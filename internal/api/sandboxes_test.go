@@ -573,15 +573,16 @@ func TestSandboxIsFull(t *testing.T) {
 		p.exec("DROP INDEX " + index)
 	}
 	p.exec("ALTER TABLE orders DROP CONSTRAINT orders_pet_id_fkey")
+	always := func(body object) func(int) object { return func(int) object { return body } }
 	for _, test := range []struct {
 		target, columns, values string // of row n
 		body                    func(i int) object
 		status                  int
 	}{
-		{"/categories", "name, name_key", "'c' || n, 'c' || n", func(i int) object { return object{"name": fmt.Sprint("new ", i)} }, 201},
-		{"/pets", "category_id, name, name_key", "1, 'p', 'p'", func(int) object { return object{"name": "new", "categoryId": 1} }, 201},
-		{"/store/orders", "pet_id, quantity", "1, 1", func(int) object { return object{"petId": 1} }, 201},
-		{"/messages", "id, message", "'msg_' || lpad(to_hex(n), 32, '0'), 'm'", func(int) object { return object{"message": "new"} }, 202},
+		{"/categories", "name, name_key", "'c' || n, 'c' || n", func(i int) object { return object{"name": fmt.Sprint(i)} }, 201},
+		{"/pets", "category_id, name, name_key", "1, 'p', 'p'", always(object{"name": "new", "categoryId": 1}), 201},
+		{"/store/orders", "pet_id, quantity", "1, 1", always(object{"petId": 1}), 201},
+		{"/messages", "id, message", "'msg_' || lpad(to_hex(n), 32, '0'), 'm'", always(object{"message": "new"}), 202},
 	} {
 		table := test.target[strings.LastIndex(test.target, "/")+1:]
 		rows := func() int { return p.count(table, "account_id = "+id) }

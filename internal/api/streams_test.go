@@ -102,7 +102,8 @@ func (p *petstore) fillFeed(events int) {
 	p.t.Helper()
 	const bytes = 8000
 	account := p.accountID()
-	p.exec("UPDATE account_state SET last_sequence = $2, last_nonce = 7, last_event_at = now() WHERE account_id = $1", account, events)
+	const numbered = "UPDATE account_state SET last_sequence = $2, last_nonce = 7, last_event_at = now() WHERE account_id = $1"
+	p.exec(numbered, account, events)
 	p.exec(`
 		INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
 		SELECT $1, n, now(), 7, 'store.reset', '/account', json_build_object('filler', repeat('x', $3))
