@@ -66,7 +66,7 @@ func TestCommandsFindDev(t *testing.T) {
 		{"PETSTORE_URL=http://127.0.0.1:1", "api /pets", "PETSTORE_API_KEY must be set to an API key for http://127.0.0.1:1; petstore key create prints one"},
 		{"", "api /pets --url http://127.0.0.1:1", "PETSTORE_API_KEY must be set to an API key for http://127.0.0.1:1; petstore key create prints one"},
 		{"PETSTORE_API_KEY=" + strings.Replace(key, "petstore_", "petstore_0", 1), "api /pets", "PETSTORE_API_KEY has no API key, which begins with petstore_; check for missing characters or spaces"},
-		{"DATABASE_URL=postgres:///x?host=/nowhere", "account list", "cannot connect to PostgreSQL at the socket /nowhere/.s.PGSQL.5432: no such file or directory; check that it runs there, or correct DATABASE_URL"},
+		{"DATABASE_URL=postgres:///x?host=/nowhere", "account list", "cannot connect to PostgreSQL at the socket /nowhere/.s.PGSQL.5432: there is no such socket; check that it runs there, or correct DATABASE_URL"},
 	} {
 		if _, err := run([]string{test.environ}, test.line); err == nil || err.Error() != test.want {
 			t.Errorf("%s petstore %s: %v, want %s", test.environ, test.line, err, test.want)

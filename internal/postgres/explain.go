@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -43,8 +44,8 @@ var remedies = map[string]string{
 }
 
 // Explain returns one sentence for the operator: why the database cannot be reached
-// or refuses a statement, and what to do. It contains no password, and of the driver
-// only the innermost error. It is empty if err has another cause.
+// or refuses a statement, and what to do. It contains no password and no text of
+// the driver. It is empty if err has another cause.
 func Explain(err error) string {
 	if of, ok := errors.AsType[*variableError](err); ok {
 		return of.name(Explain(of.error))
@@ -98,6 +99,7 @@ func (e *variableError) Unwrap() error { return e.error }
 // explainConnect explains why no server of a URL accepted a connection.
 func explainConnect(err *pgconn.ConnectError) string {
 	var reasons []string
+	refusedTLS := false
 	for _, cause := range causes(err.Unwrap()) {
 		if refused, ok := errors.AsType[*pgconn.PgError](cause); ok {
 			sentence := fmt.Sprintf("PostgreSQL at %s refuses the connection: %s", servers(err.Config), refused.Message)
@@ -106,9 +108,16 @@ func explainConnect(err *pgconn.ConnectError) string {
 			}
 			return withRemedy(sentence, cmp.Or(refusal(refused), refused.Code))
 		}
+		if strings.Contains(cause.Error(), "server refused TLS connection") {
+			refusedTLS = true // a second attempt without TLS may follow
+			continue
+		}
 		if why := reason(cause); !slices.Contains(reasons, why) {
 			reasons = append(reasons, why)
 		}
+	}
+	if len(reasons) == 0 && refusedTLS {
+		return fmt.Sprintf("PostgreSQL at %s does not support TLS; turn it on there, or change sslmode in DATABASE_URL", servers(err.Config))
 	}
 	return fmt.Sprintf("cannot connect to PostgreSQL at %s: %s; check that it runs there, or correct DATABASE_URL",
 		servers(err.Config), strings.Join(reasons, ", "))
@@ -145,7 +154,7 @@ func servers(config *pgconn.Config) string {
 // handles.
 func causes(err error) []error {
 	switch err.(type) { //nolint:errorlint // causes unwraps the errors itself
-	case *pgconn.PgError, *net.DNSError:
+	case *pgconn.PgError, *net.DNSError, *tls.CertificateVerificationError:
 		return []error{err}
 	}
 	switch wrapper := err.(type) { //nolint:errorlint // see above
@@ -172,15 +181,20 @@ func reason(cause error) string {
 		}
 		return fmt.Sprintf("the host name %q cannot be looked up", lookup.Name)
 	}
+	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](cause); ok {
+		return "its TLS certificate is not valid (" + strings.TrimPrefix(certificate.Err.Error(), "x509: ") + ")"
+	}
 	_, tooLong := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](cause)
 	switch {
 	case tooLong, strings.HasPrefix(cause.Error(), "unknown message type"):
 		return "the server there is not PostgreSQL"
+	case errors.Is(cause, syscall.ENOENT):
+		return "there is no such socket"
 	case errors.Is(cause, syscall.ECONNRESET), errors.Is(cause, syscall.EPIPE), errors.Is(cause, io.EOF), errors.Is(cause, io.ErrUnexpectedEOF):
 		return "the server closes the connection"
 	case errors.As(cause, &netErr) && netErr.Timeout(), errors.Is(cause, context.DeadlineExceeded):
 		return "the server does not respond"
-	default: // such as "connection refused" or "x509: certificate signed by unknown authority"
+	default: // such as "connection refused"
 		return strings.TrimPrefix(cause.Error(), "tls: ")
 	}
 }
