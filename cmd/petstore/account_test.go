@@ -164,7 +164,7 @@ func TestSandboxes(t *testing.T) {
 	wantOutput(t, environ, "deleted sandbox "+made.ID+" (ci)\n", "sandbox", "delete", made.ID, "--yes")
 	wantRefusal(t, environ, "there is no sandbox "+made.ID, "sandbox", "delete", made.ID, "--yes")
 	wantRefusal(t, environ, "there is no sandbox "+made.ID, "sandbox", "reset", made.ID)
-	wantRefusal(t, environ, `the account "acme" has no sample dogs; petstore api /samples with one of its keys shows its samples`, "sandbox", "create", "--account", "acme", "--sample", "dogs")
+	wantRefusal(t, environ, `the account "acme" has no sample dogs; petstore api /samples with a key of scope admin shows its samples`, "sandbox", "create", "--account", "acme", "--sample", "dogs")
 	pgtest.Exec(t, database.Pool, "INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at) SELECT 'sandbox', parent_id, 'full', sample_id, sample, expires_at FROM accounts, generate_series(2, $1) WHERE name = $2",
 		account.MaxSandboxes, account.DefaultName)
 	wantRefusal(t, environ, `the account "acme" has 100 live sandboxes, or 200 with those being deleted, which is the maximum; delete one, or wait a few minutes`, "sandbox", "create", "--account", "acme")

@@ -20,6 +20,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/egress"
+	"petstore/internal/follow"
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 	"petstore/internal/transfer"
@@ -217,6 +218,22 @@ func TestSilentBody(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the response stopped before its end") || out.String() != want {
 			t.Errorf("%s: %v, printed %q, want %q", path, err, &out, want)
 		}
+	}
+}
+
+// TestSilentError: the status of a refused stream counts, although the body of the error does not end.
+func TestSilentError(t *testing.T) {
+	t.Parallel()
+	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		_ = http.NewResponseController(w).Flush() // the client may be gone
+		<-r.Context().Done()
+	})
+	sender := new(program).newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
+	sender.silence = 100 * time.Millisecond
+	_, err := sender.open(t.Context(), "/events?")
+	if failed, ok := errors.AsType[*follow.StatusError](err); !ok || failed.Status != http.StatusUnauthorized {
+		t.Errorf("the stream fails with %v", err)
 	}
 }
 

@@ -286,12 +286,13 @@ func (c *client) try(ctx context.Context, one call) (*reply, error) {
 	return got, err
 }
 
-// open requests a stream once. The error of a response is a [*follow.StatusError].
+// open requests a stream once. The error of a response is a [*follow.StatusError], even if its body
+// does not end.
 func (c *client) open(ctx context.Context, path string) (*http.Response, error) {
 	one := call{method: http.MethodGet, path: path, header: http.Header{"Accept": {"text/event-stream"}}}
 	one.header = c.headerOf(one)
 	got, err := c.try(ctx, one)
-	if err != nil {
+	if err != nil && (got == nil || got.StatusCode == http.StatusOK) {
 		return nil, err
 	}
 	if err := got.err(); err != nil {

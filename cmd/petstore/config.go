@@ -331,8 +331,7 @@ func (c config) checkURLs(wrong reportMistake) {
 	}
 }
 
-// urlMistake says why text is not empty or the URL of one database, without a part of the text: it
-// returns the rule, or that TLS does not work. Errors and config name the servers, the user and the
+// urlMistake says why text is not empty or the URL of one database, without a part of the text. Errors and config name the servers, the user and the
 // database, which must hide neither another URL nor a password that is not percent-encoded.
 func urlMistake(text, rule string) string {
 	parsed, err := pgxpool.ParseConfig(text)
@@ -340,7 +339,11 @@ func urlMistake(text, rule string) string {
 	switch {
 	case text == "":
 		return ""
-	case strings.Contains(parts, "://"), strings.LastIndex(parts, "@") > strings.IndexAny(parts, "@/"), err == nil && strings.ContainsAny(parsed.ConnConfig.Database, ",=@"):
+	case strings.Contains(parts, "://"):
+		return rule
+	case strings.LastIndex(parts, "@") > strings.IndexAny(parts, "@/"):
+		return "must have %2F for a / in the password, and %40 for each @ but the one before the host"
+	case err == nil && strings.ContainsAny(parsed.ConnConfig.Database, ",=@"):
 		return rule
 	case err != nil && strings.Contains(err.Error(), "failed to configure TLS"):
 		return "has settings of TLS that do not work; check sslmode, and that petstore can read the files of sslrootcert, sslcert and sslkey"

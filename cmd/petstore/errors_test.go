@@ -123,6 +123,7 @@ func TestConfigurationSentences(t *testing.T) {
 	const url = "DATABASE_URL=postgres://localhost/petstore"
 	const another = ",postgres://petstore:hunter2@localhost/petstore"
 	const notOne = "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore"
+	const unescaped = "DATABASE_URL must have %2F for a / in the password, and %40 for each @ but the one before the host"
 	const noTLS = "DATABASE_URL has settings of TLS that do not work; check sslmode, and that petstore can read the files of sslrootcert, sslcert and sslkey"
 	const noStandby = "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 1 is not one"
 	for variable, want := range map[string]string{
@@ -144,8 +145,9 @@ func TestConfigurationSentences(t *testing.T) {
 		url + "&password=hunter2":          notOne,
 		url + "?sslmode=perhaps":           noTLS,
 		url + "?sslmode=verify-full&sslrootcert=/nowhere/ca.pem": noTLS,
-		"DATABASE_URL=postgres://me:12/34@localhost/petstore":    notOne,
-		"DATABASE_URL=postgres://me:12@34@localhost/petstore":    notOne,
+		"DATABASE_URL=postgres://me:12/34@localhost/petstore":    unescaped,
+		"DATABASE_URL=postgres://me:12@34@localhost/petstore":    unescaped,
+		"DATABASE_URL=postgres://localhost/petstore?user=me@x":   unescaped,
 		"PETSTORE_DIRECT_URL=postgres://localhost/petstore" + another: "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, " +
 			"such as postgres://user:password@host:5432/petstore",
 		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore" + another: noStandby,

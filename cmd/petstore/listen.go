@@ -114,7 +114,8 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 	handle := func(_ context.Context, e follow.Event) error { return p.printEvent(e, o.json) }
 	if o.forwardTo != "" {
 		receiver := newForwarder(o.forwardTo, secret, p.stderr)
-		fmt.Fprintf(p.stderr, "forwarding to %s, signed with the secret %s\n", httpURL(o.forwardTo).Redacted(), secret.Reveal())
+		at := httpURL(o.forwardTo)
+		fmt.Fprintf(p.stderr, "forwarding to %s, signed with the secret %s\n", at.Scheme+"://"+at.Host+at.EscapedPath(), secret.Reveal())
 		handle = func(ctx context.Context, e follow.Event) error {
 			if err := p.printEvent(e, o.json); err != nil {
 				return err

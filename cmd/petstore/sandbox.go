@@ -93,7 +93,7 @@ func createSandbox(ctx context.Context, database *postgres.DB, name string, sand
 		case errors.Is(err, account.ErrTooManySandboxes):
 			return fmt.Errorf("the account %q has %d live sandboxes, or %d with those being deleted, which is the maximum; delete one, or wait a few minutes", name, account.MaxSandboxes, account.MaxStored)
 		case errors.Is(err, account.ErrNoSample):
-			return fmt.Errorf("the account %q has no sample %s; petstore api /samples with one of its keys shows its samples", name, sandbox.Sample)
+			return fmt.Errorf("the account %q has no sample %s; petstore api /samples with a key of scope admin shows its samples", name, sandbox.Sample)
 		case errors.Is(err, account.ErrClosed): // deleted meanwhile
 			return noAccount(name)
 		}
