@@ -221,7 +221,7 @@ func (q *Queries) ReportEvents(ctx context.Context, arg ReportEventsParams) ([]R
 const storeDeleteEvents = `-- name: StoreDeleteEvents :execrows
 DELETE FROM events
 WHERE events.account_id = $1
-  AND events.sequence = ANY (ARRAY(SELECT e.sequence FROM events AS e WHERE e.account_id = $1 ORDER BY e.sequence LIMIT $2))
+  AND events.sequence <= (SELECT max(batch.sequence) FROM (SELECT e.sequence FROM events AS e WHERE e.account_id = $1 ORDER BY e.sequence LIMIT $2) AS batch)
 `
 
 type StoreDeleteEventsParams struct {

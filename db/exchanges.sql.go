@@ -460,7 +460,7 @@ func (q *Queries) StoreDeleteExchangeLog(ctx context.Context, accountID int64) (
 const storeDeleteExchanges = `-- name: StoreDeleteExchanges :execrows
 DELETE FROM exchanges
 WHERE exchanges.account_id = $1
-  AND exchanges.number = ANY (ARRAY(SELECT e.number FROM exchanges AS e WHERE e.account_id = $1 ORDER BY e.number LIMIT $2))
+  AND exchanges.number <= (SELECT max(batch.number) FROM (SELECT e.number FROM exchanges AS e WHERE e.account_id = $1 ORDER BY e.number LIMIT $2) AS batch)
 `
 
 type StoreDeleteExchangesParams struct {

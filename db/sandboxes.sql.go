@@ -523,7 +523,10 @@ func (q *Queries) StoreDeleteFaults(ctx context.Context, accountID int64) (int64
 const storeDeleteIdempotencyKeys = `-- name: StoreDeleteIdempotencyKeys :execrows
 DELETE FROM idempotency_keys
 WHERE idempotency_keys.account_id = $1
-  AND (idempotency_keys.api_key_id, idempotency_keys.key) IN (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = $1 ORDER BY k.api_key_id, k.key LIMIT $2)
+  AND (idempotency_keys.api_key_id, idempotency_keys.key) <= (
+      SELECT batch.api_key_id, batch.key
+      FROM (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = $1 ORDER BY k.api_key_id, k.key LIMIT $2) AS batch
+      ORDER BY batch.api_key_id DESC, batch.key DESC LIMIT 1)
 `
 
 type StoreDeleteIdempotencyKeysParams struct {
@@ -612,6 +615,9 @@ type StoreDeleteOrdersParams struct {
 // statement deletes a batch. In the sweep, a batch is a transaction of its own. A reset
 // deletes all batches in one transaction. It leaves the stored responses, because their
 // number has no bound.
+//
+// With <=, PostgreSQL reads only the batch. With ANY, it may read all rows of the account for each
+// batch, if it expects few. In tables with n_distinct = 100, it expects many.
 func (q *Queries) StoreDeleteOrders(ctx context.Context, arg StoreDeleteOrdersParams) (int64, error) {
 	result, err := q.db.Exec(ctx, storeDeleteOrders, arg.AccountID, arg.BatchSize)
 	if err != nil {

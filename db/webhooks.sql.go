@@ -189,7 +189,7 @@ func (q *Queries) ReportDeliveries(ctx context.Context, arg ReportDeliveriesPara
 const storeDeleteWebhookDeliveries = `-- name: StoreDeleteWebhookDeliveries :execrows
 DELETE FROM webhook_deliveries
 WHERE webhook_deliveries.account_id = $1
-  AND webhook_deliveries.id = ANY (ARRAY(SELECT d.id FROM webhook_deliveries AS d WHERE d.account_id = $1 ORDER BY d.id LIMIT $2))
+  AND webhook_deliveries.id <= (SELECT max(batch.id) FROM (SELECT d.id FROM webhook_deliveries AS d WHERE d.account_id = $1 ORDER BY d.id LIMIT $2) AS batch)
 `
 
 type StoreDeleteWebhookDeliveriesParams struct {
@@ -814,10 +814,12 @@ func (q *Queries) WebhookRotate(ctx context.Context, arg WebhookRotateParams) (W
 const webhookSweepDeliveries = `-- name: WebhookSweepDeliveries :execrows
 DELETE FROM webhook_deliveries
 WHERE webhook_deliveries.account_id = $1
-  AND webhook_deliveries.id = ANY (ARRAY(
+  AND webhook_deliveries.webhook_id = $2
+  AND webhook_deliveries.status = $3
+  AND webhook_deliveries.id <= (SELECT max(batch.id) FROM (
       SELECT d.id FROM webhook_deliveries AS d
       WHERE d.account_id = $1 AND d.webhook_id = $2 AND d.status = $3 AND d.id < $4
-      ORDER BY d.id LIMIT $5))
+      ORDER BY d.id LIMIT $5) AS batch)
 `
 
 type WebhookSweepDeliveriesParams struct {

@@ -60,4 +60,4 @@ LIMIT 5000;
 -- Deletes a batch of the events of an account that is being deleted.
 DELETE FROM events
 WHERE events.account_id = @account_id
-  AND events.sequence = ANY (ARRAY(SELECT e.sequence FROM events AS e WHERE e.account_id = @account_id ORDER BY e.sequence LIMIT @batch_size));
+  AND events.sequence <= (SELECT max(batch.sequence) FROM (SELECT e.sequence FROM events AS e WHERE e.account_id = @account_id ORDER BY e.sequence LIMIT @batch_size) AS batch);

@@ -104,7 +104,7 @@ WHERE exchanges.account_id = @account_id
 -- name: StoreDeleteExchanges :execrows
 DELETE FROM exchanges
 WHERE exchanges.account_id = @account_id
-  AND exchanges.number = ANY (ARRAY(SELECT e.number FROM exchanges AS e WHERE e.account_id = @account_id ORDER BY e.number LIMIT @batch_size));
+  AND exchanges.number <= (SELECT max(batch.number) FROM (SELECT e.number FROM exchanges AS e WHERE e.account_id = @account_id ORDER BY e.number LIMIT @batch_size) AS batch);
 
 -- name: StoreDeleteExchangeLog :execrows
 DELETE FROM exchange_logs

@@ -117,6 +117,9 @@ WHERE account_id = @account_id;
 -- statement deletes a batch. In the sweep, a batch is a transaction of its own. A reset
 -- deletes all batches in one transaction. It leaves the stored responses, because their
 -- number has no bound.
+--
+-- With <=, PostgreSQL reads only the batch. With ANY, it may read all rows of the account for each
+-- batch, if it expects few. In tables with n_distinct = 100, it expects many.
 
 -- name: StoreDeleteOrders :execrows
 DELETE FROM orders
@@ -146,7 +149,10 @@ WHERE messages.account_id = @account_id
 -- name: StoreDeleteIdempotencyKeys :execrows
 DELETE FROM idempotency_keys
 WHERE idempotency_keys.account_id = @account_id
-  AND (idempotency_keys.api_key_id, idempotency_keys.key) IN (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = @account_id ORDER BY k.api_key_id, k.key LIMIT @batch_size);
+  AND (idempotency_keys.api_key_id, idempotency_keys.key) <= (
+      SELECT batch.api_key_id, batch.key
+      FROM (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = @account_id ORDER BY k.api_key_id, k.key LIMIT @batch_size) AS batch
+      ORDER BY batch.api_key_id DESC, batch.key DESC LIMIT 1);
 
 -- name: StoreDeleteFaults :execrows
 -- A sandbox has at most 20.

@@ -235,10 +235,12 @@ WHERE account_id = @account_id
 -- Deletes a batch of the deliveries of a webhook whose ids are before one.
 DELETE FROM webhook_deliveries
 WHERE webhook_deliveries.account_id = @account_id
-  AND webhook_deliveries.id = ANY (ARRAY(
+  AND webhook_deliveries.webhook_id = @webhook_id
+  AND webhook_deliveries.status = @status
+  AND webhook_deliveries.id <= (SELECT max(batch.id) FROM (
       SELECT d.id FROM webhook_deliveries AS d
       WHERE d.account_id = @account_id AND d.webhook_id = @webhook_id AND d.status = @status AND d.id < @before_id
-      ORDER BY d.id LIMIT @batch_size));
+      ORDER BY d.id LIMIT @batch_size) AS batch);
 
 -- name: WebhookForget :execrows
 -- Deletes the row of a deleted webhook, whose deliveries are gone.
@@ -253,7 +255,7 @@ WHERE webhooks.account_id = @account_id
 -- Deletes a batch of the deliveries of an account that is being deleted.
 DELETE FROM webhook_deliveries
 WHERE webhook_deliveries.account_id = @account_id
-  AND webhook_deliveries.id = ANY (ARRAY(SELECT d.id FROM webhook_deliveries AS d WHERE d.account_id = @account_id ORDER BY d.id LIMIT @batch_size));
+  AND webhook_deliveries.id <= (SELECT max(batch.id) FROM (SELECT d.id FROM webhook_deliveries AS d WHERE d.account_id = @account_id ORDER BY d.id LIMIT @batch_size) AS batch);
 
 -- name: StoreDeleteWebhooks :execrows
 -- Deletes a batch of the webhooks of an account that is being deleted. Their deliveries are
