@@ -150,11 +150,9 @@ func (b *CategoriesWaitBatchResults) Close() error {
 }
 
 const categoriesWithPets = `-- name: CategoriesWithPets :batchmany
-SELECT id
-FROM categories
-WHERE categories.account_id = $1
-  AND categories.id = ANY (ARRAY(SELECT unnest($2::bigint[])))
-  AND EXISTS (SELECT FROM pets WHERE pets.account_id = $1 AND pets.category_id = categories.id)
+SELECT wanted.id::bigint AS id
+FROM (SELECT unnest((SELECT $1::bigint[])) AS id) AS wanted
+CROSS JOIN LATERAL (SELECT FROM pets WHERE pets.account_id = $2 AND pets.category_id = wanted.id LIMIT 1) AS used
 `
 
 type CategoriesWithPetsBatchResults struct {
@@ -164,17 +162,17 @@ type CategoriesWithPetsBatchResults struct {
 }
 
 type CategoriesWithPetsParams struct {
-	AccountID int64
 	Ids       []int64
+	AccountID int64
 }
 
-// Returns the categories, of the given ones, that have pets.
+// Returns the categories, of the given ones, that have pets. LIMIT makes the planner look up each.
 func (q *Queries) CategoriesWithPets(ctx context.Context, arg []CategoriesWithPetsParams) *CategoriesWithPetsBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.AccountID,
 			a.Ids,
+			a.AccountID,
 		}
 		batch.Queue(categoriesWithPets, vals...)
 	}
@@ -1655,11 +1653,9 @@ func (b *PetsWaitBatchResults) Close() error {
 }
 
 const petsWithOrders = `-- name: PetsWithOrders :batchmany
-SELECT pet_id
-FROM inventory
-WHERE inventory.account_id = $1
-  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
-  AND EXISTS (SELECT FROM orders WHERE orders.account_id = $1 AND orders.pet_id = inventory.pet_id)
+SELECT wanted.pet_id::bigint AS pet_id
+FROM (SELECT unnest((SELECT $1::bigint[])) AS pet_id) AS wanted
+CROSS JOIN LATERAL (SELECT FROM orders WHERE orders.account_id = $2 AND orders.pet_id = wanted.pet_id LIMIT 1) AS placed
 `
 
 type PetsWithOrdersBatchResults struct {
@@ -1669,17 +1665,17 @@ type PetsWithOrdersBatchResults struct {
 }
 
 type PetsWithOrdersParams struct {
-	AccountID int64
 	PetIds    []int64
+	AccountID int64
 }
 
-// Returns the pets, of the given ones, that have orders.
+// Returns the pets, of the given ones, that have orders. LIMIT as in [CategoriesWithPets].
 func (q *Queries) PetsWithOrders(ctx context.Context, arg []PetsWithOrdersParams) *PetsWithOrdersBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.AccountID,
 			a.PetIds,
+			a.AccountID,
 		}
 		batch.Queue(petsWithOrders, vals...)
 	}

@@ -122,12 +122,10 @@ WHERE account_id = @account_id
 FOR KEY SHARE SKIP LOCKED;
 
 -- name: CategoriesWithPets :batchmany
--- Returns the categories, of the given ones, that have pets.
-SELECT id
-FROM categories
-WHERE categories.account_id = @account_id
-  AND categories.id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
-  AND EXISTS (SELECT FROM pets WHERE pets.account_id = @account_id AND pets.category_id = categories.id);
+-- Returns the categories, of the given ones, that have pets. LIMIT makes the planner look up each.
+SELECT wanted.id::bigint AS id
+FROM (SELECT unnest((SELECT @ids::bigint[])) AS id) AS wanted
+CROSS JOIN LATERAL (SELECT FROM pets WHERE pets.account_id = @account_id AND pets.category_id = wanted.id LIMIT 1) AS used;
 
 -- name: PetsWait :batchexec
 -- Waits until no other transaction has locked the pets, and locks them in the order of
@@ -150,12 +148,10 @@ WHERE inventory.account_id = @account_id
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: PetsWithOrders :batchmany
--- Returns the pets, of the given ones, that have orders.
-SELECT pet_id
-FROM inventory
-WHERE inventory.account_id = @account_id
-  AND inventory.pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])))
-  AND EXISTS (SELECT FROM orders WHERE orders.account_id = @account_id AND orders.pet_id = inventory.pet_id);
+-- Returns the pets, of the given ones, that have orders. LIMIT as in [CategoriesWithPets].
+SELECT wanted.pet_id::bigint AS pet_id
+FROM (SELECT unnest((SELECT @pet_ids::bigint[])) AS pet_id) AS wanted
+CROSS JOIN LATERAL (SELECT FROM orders WHERE orders.account_id = @account_id AND orders.pet_id = wanted.pet_id LIMIT 1) AS placed;
 
 -- name: OrdersRead :batchmany
 SELECT account_id, id, pet_id, quantity, ship_date, complete
