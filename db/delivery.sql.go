@@ -355,7 +355,7 @@ WHERE (w.status = 'enabled' OR w.after_sequence < w.until_sequence)
   AND w.account_id > $1
   AND ($2::boolean OR w.account_id = ANY ($3::bigint[]))
 GROUP BY w.account_id, a.id, a.parent_id
-HAVING NOT $2 OR max(least(s.last_sequence, w.until_sequence) - w.after_sequence) > 0
+HAVING max(least(s.last_sequence, w.until_sequence) - w.after_sequence) > 0
 ORDER BY w.account_id
 LIMIT $4
 `
@@ -375,9 +375,8 @@ type DispatchAccountsRow struct {
 
 // The worker of webhooks (internal/delivery). Within the order of package account, transactions
 // lock in this one: a webhook, its deliveries, messages by id, and account_state.
-// Returns accounts that have a webhook to dispatch to, their payers, and the number of
-// events that one of the webhooks has not got. A disabled webhook gets the events from
-// before. With every, it returns only those with such events, but of all accounts.
+// Returns accounts with a webhook that has not got all events, their payers, and the number of these
+// events. A disabled webhook gets the events from before. With every, it looks at all accounts.
 func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsParams) ([]DispatchAccountsRow, error) {
 	rows, err := q.db.Query(ctx, dispatchAccounts,
 		arg.AfterID,
@@ -392,6 +391,45 @@ func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsPara
 	items := []DispatchAccountsRow{}
 	for rows.Next() {
 		var i DispatchAccountsRow
+		if err := rows.Scan(&i.AccountID, &i.PayerID, &i.Undispatched); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const dispatchAccountsOf = `-- name: DispatchAccountsOf :many
+SELECT w.account_id, coalesce(a.parent_id, a.id)::bigint AS payer_id, max(least(s.last_sequence, w.until_sequence) - w.after_sequence)::bigint AS undispatched
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+JOIN accounts AS a ON a.id = w.account_id
+WHERE (w.status = 'enabled' OR w.after_sequence < w.until_sequence)
+  AND NOT s.closed
+  AND w.account_id = ANY ($1::bigint[])
+GROUP BY w.account_id, a.id, a.parent_id
+`
+
+type DispatchAccountsOfRow struct {
+	AccountID    int64
+	PayerID      int64
+	Undispatched int64
+}
+
+// Returns those of some accounts that have a webhook to dispatch to, as [DispatchAccounts]. A plan for
+// both would read the webhooks of all accounts.
+func (q *Queries) DispatchAccountsOf(ctx context.Context, ids []int64) ([]DispatchAccountsOfRow, error) {
+	rows, err := q.db.Query(ctx, dispatchAccountsOf, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []DispatchAccountsOfRow{}
+	for rows.Next() {
+		var i DispatchAccountsOfRow
 		if err := rows.Scan(&i.AccountID, &i.PayerID, &i.Undispatched); err != nil {
 			return nil, err
 		}
@@ -633,18 +671,23 @@ func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([
 }
 
 const messageEvents = `-- name: MessageEvents :many
-SELECT DISTINCT ON (subject) subject, sequence, nonce
-FROM events
-WHERE account_id = $1
-  AND type = 'message.queued'
-  AND subject = ANY ($2::text[])
-ORDER BY subject, sequence DESC
+SELECT DISTINCT ON (e.subject) e.subject, e.sequence, e.nonce
+FROM (SELECT unnest((SELECT $1::text[])) AS subject) AS wanted
+CROSS JOIN LATERAL (
+    SELECT events.subject, events.sequence, events.nonce
+    FROM events
+    WHERE events.account_id = $2
+      AND events.type = 'message.queued'
+      AND events.subject = wanted.subject
+    OFFSET 0
+) AS e
+ORDER BY e.subject, e.sequence DESC
 LIMIT (SELECT $3::int)
 `
 
 type MessageEventsParams struct {
-	AccountID int64
 	Subjects  []string
+	AccountID int64
 	PageSize  int32
 }
 
@@ -655,9 +698,9 @@ type MessageEventsRow struct {
 }
 
 // Returns the newest events of messages. After a reset, a message of a sandbox can have the id of
-// an earlier one.
+// an earlier one. OFFSET as in [MessagesHeld].
 func (q *Queries) MessageEvents(ctx context.Context, arg MessageEventsParams) ([]MessageEventsRow, error) {
-	rows, err := q.db.Query(ctx, messageEvents, arg.AccountID, arg.Subjects, arg.PageSize)
+	rows, err := q.db.Query(ctx, messageEvents, arg.Subjects, arg.AccountID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}
@@ -683,20 +726,23 @@ SELECT m.id::text AS id,
        count(*) FILTER (WHERE v.best = 2 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]) AS pending,
        count(*) FILTER (WHERE v.best = 1 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]
                           AND (w.unsettled_after IS NULL OR w.unsettled_after >= m.id)) AS failed
-FROM (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS sequence) AS m
+FROM (SELECT unnest((SELECT $1::text[])) AS id, unnest((SELECT $2::bigint[])) AS sequence) AS m
 CROSS JOIN (
     SELECT min(s.after_sequence) AS sequence, min(s.unsettled_after) AS id
     FROM webhooks AS s
     WHERE s.account_id = $3 AND s.status = 'enabled' AND s.types && '{*,message.queued}'::text[]) AS behind
-LEFT JOIN (
-    SELECT d.sequence, d.webhook_id,
+LEFT JOIN LATERAL (
+    SELECT d.webhook_id,
            max(CASE WHEN d.status = 'delivered' OR d.attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)' THEN 3
                     WHEN d.status = 'pending' THEN 2 ELSE 1 END) AS best
-    FROM webhook_deliveries AS d
-    WHERE d.account_id = $3
-      AND d.type = 'message.queued'
-      AND d.sequence = ANY ($2::bigint[])
-    GROUP BY d.sequence, d.webhook_id) AS v ON v.sequence = m.sequence
+    FROM (
+        SELECT made.webhook_id, made.status, made.attempts
+        FROM webhook_deliveries AS made
+        WHERE made.account_id = $3
+          AND made.type = 'message.queued'
+          AND made.sequence = m.sequence
+        OFFSET 0) AS d
+    GROUP BY d.webhook_id) AS v ON true
 LEFT JOIN webhooks AS w ON w.account_id = $3 AND w.id = v.webhook_id
 GROUP BY m.id, m.sequence, behind.sequence, behind.id
 LIMIT (SELECT $4::int)
@@ -720,7 +766,8 @@ type MessageVotesRow struct {
 // Returns how many webhooks have accepted messages, are still to get them, and have refused
 // them. The best delivery of a webhook counts. A manual retry makes a delivery pending that
 // was accepted, so its attempts tell. Only webhooks that subscribe count, unless they have
-// accepted. is_ahead: a webhook that subscribes has not got as far as the message.
+// accepted. is_ahead: a webhook that subscribes has not got as far as the message. OFFSET as in
+// [MessagesHeld].
 func (q *Queries) MessageVotes(ctx context.Context, arg MessageVotesParams) ([]MessageVotesRow, error) {
 	rows, err := q.db.Query(ctx, messageVotes,
 		arg.Ids,
@@ -819,29 +866,34 @@ func (q *Queries) MessagesExpired(ctx context.Context, arg MessagesExpiredParams
 }
 
 const messagesHeld = `-- name: MessagesHeld :many
-SELECT sequence::bigint AS sequence
-FROM webhook_deliveries
-WHERE account_id = $1
-  AND type = 'message.queued'
-  AND sequence = ANY ($2::bigint[])
-  AND webhook_id = $3
-  AND (status <> 'failed' OR attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)')
-GROUP BY sequence
+SELECT DISTINCT wanted.sequence::bigint AS sequence
+FROM (SELECT unnest((SELECT $1::bigint[])) AS sequence) AS wanted
+CROSS JOIN LATERAL (
+    SELECT d.webhook_id, d.status, d.attempts
+    FROM webhook_deliveries AS d
+    WHERE d.account_id = $2
+      AND d.type = 'message.queued'
+      AND d.sequence = wanted.sequence
+    OFFSET 0
+) AS made
+WHERE made.webhook_id = $3::text
+  AND (made.status <> 'failed' OR made.attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)')
 LIMIT (SELECT $4::int)
 `
 
 type MessagesHeldParams struct {
-	AccountID int64
 	Sequences []int64
+	AccountID int64
 	WebhookID string
 	PageSize  int32
 }
 
-// Returns which events of messages a webhook has accepted, or is still to get.
+// Returns which events of messages a webhook has accepted, or is still to get. OFFSET makes the planner
+// look up the deliveries of each event, instead of all those of the webhook.
 func (q *Queries) MessagesHeld(ctx context.Context, arg MessagesHeldParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, messagesHeld,
-		arg.AccountID,
 		arg.Sequences,
+		arg.AccountID,
 		arg.WebhookID,
 		arg.PageSize,
 	)
@@ -864,19 +916,23 @@ func (q *Queries) MessagesHeld(ctx context.Context, arg MessagesHeldParams) ([]i
 }
 
 const messagesLock = `-- name: MessagesLock :many
-SELECT id, message, created_at
-FROM messages
-WHERE account_id = $1
-  AND id = ANY ($2::text[])
-  AND status = 'queued'
-ORDER BY id
+SELECT m.id, m.message, m.created_at
+FROM (SELECT unnest((SELECT $1::text[])) COLLATE "C" AS id ORDER BY id) AS wanted
+CROSS JOIN LATERAL (
+    SELECT messages.id, messages.message, messages.created_at
+    FROM messages
+    WHERE messages.account_id = $2
+      AND messages.id = wanted.id
+      AND messages.status = 'queued'
+    LIMIT 1
+    FOR NO KEY UPDATE
+) AS m
 LIMIT (SELECT $3::int)
-FOR NO KEY UPDATE
 `
 
 type MessagesLockParams struct {
-	AccountID int64
 	Ids       []string
+	AccountID int64
 	PageSize  int32
 }
 
@@ -886,9 +942,10 @@ type MessagesLockRow struct {
 	CreatedAt time.Time
 }
 
-// Locks messages, in the order of their ids.
+// Locks messages, in the order of their ids. LIMIT makes the planner look up each. With ANY, it would
+// read all messages of the account that wait, if it expects few.
 func (q *Queries) MessagesLock(ctx context.Context, arg MessagesLockParams) ([]MessagesLockRow, error) {
-	rows, err := q.db.Query(ctx, messagesLock, arg.AccountID, arg.Ids, arg.PageSize)
+	rows, err := q.db.Query(ctx, messagesLock, arg.Ids, arg.AccountID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}

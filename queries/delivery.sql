@@ -2,9 +2,8 @@
 -- lock in this one: a webhook, its deliveries, messages by id, and account_state.
 
 -- name: DispatchAccounts :many
--- Returns accounts that have a webhook to dispatch to, their payers, and the number of
--- events that one of the webhooks has not got. A disabled webhook gets the events from
--- before. With every, it returns only those with such events, but of all accounts.
+-- Returns accounts with a webhook that has not got all events, their payers, and the number of these
+-- events. A disabled webhook gets the events from before. With every, it looks at all accounts.
 SELECT w.account_id, coalesce(a.parent_id, a.id)::bigint AS payer_id, max(least(s.last_sequence, w.until_sequence) - w.after_sequence)::bigint AS undispatched
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
@@ -14,9 +13,21 @@ WHERE (w.status = 'enabled' OR w.after_sequence < w.until_sequence)
   AND w.account_id > @after_id
   AND (@every::boolean OR w.account_id = ANY (@ids::bigint[]))
 GROUP BY w.account_id, a.id, a.parent_id
-HAVING NOT @every OR max(least(s.last_sequence, w.until_sequence) - w.after_sequence) > 0
+HAVING max(least(s.last_sequence, w.until_sequence) - w.after_sequence) > 0
 ORDER BY w.account_id
 LIMIT @page_size;
+
+-- name: DispatchAccountsOf :many
+-- Returns those of some accounts that have a webhook to dispatch to, as [DispatchAccounts]. A plan for
+-- both would read the webhooks of all accounts.
+SELECT w.account_id, coalesce(a.parent_id, a.id)::bigint AS payer_id, max(least(s.last_sequence, w.until_sequence) - w.after_sequence)::bigint AS undispatched
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+JOIN accounts AS a ON a.id = w.account_id
+WHERE (w.status = 'enabled' OR w.after_sequence < w.until_sequence)
+  AND NOT s.closed
+  AND w.account_id = ANY (@ids::bigint[])
+GROUP BY w.account_id, a.id, a.parent_id;
 
 -- name: AccountsAfter :many
 -- Returns accounts by id.
@@ -320,15 +331,20 @@ ORDER BY id
 LIMIT (SELECT @page_size::int);
 
 -- name: MessagesHeld :many
--- Returns which events of messages a webhook has accepted, or is still to get.
-SELECT sequence::bigint AS sequence
-FROM webhook_deliveries
-WHERE account_id = @account_id
-  AND type = 'message.queued'
-  AND sequence = ANY (@sequences::bigint[])
-  AND webhook_id = @webhook_id
-  AND (status <> 'failed' OR attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)')
-GROUP BY sequence
+-- Returns which events of messages a webhook has accepted, or is still to get. OFFSET makes the planner
+-- look up the deliveries of each event, instead of all those of the webhook.
+SELECT DISTINCT wanted.sequence::bigint AS sequence
+FROM (SELECT unnest((SELECT @sequences::bigint[])) AS sequence) AS wanted
+CROSS JOIN LATERAL (
+    SELECT d.webhook_id, d.status, d.attempts
+    FROM webhook_deliveries AS d
+    WHERE d.account_id = @account_id
+      AND d.type = 'message.queued'
+      AND d.sequence = wanted.sequence
+    OFFSET 0
+) AS made
+WHERE made.webhook_id = @webhook_id::text
+  AND (made.status <> 'failed' OR made.attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)')
 LIMIT (SELECT @page_size::int);
 
 -- name: SettleBacklog :one
@@ -349,41 +365,50 @@ FROM (
 ) AS pending;
 
 -- name: MessagesLock :many
--- Locks messages, in the order of their ids.
-SELECT id, message, created_at
-FROM messages
-WHERE account_id = @account_id
-  AND id = ANY (@ids::text[])
-  AND status = 'queued'
-ORDER BY id
-LIMIT (SELECT @page_size::int)
-FOR NO KEY UPDATE;
+-- Locks messages, in the order of their ids. LIMIT makes the planner look up each. With ANY, it would
+-- read all messages of the account that wait, if it expects few.
+SELECT m.id, m.message, m.created_at
+FROM (SELECT unnest((SELECT @ids::text[])) COLLATE "C" AS id ORDER BY id) AS wanted
+CROSS JOIN LATERAL (
+    SELECT messages.id, messages.message, messages.created_at
+    FROM messages
+    WHERE messages.account_id = @account_id
+      AND messages.id = wanted.id
+      AND messages.status = 'queued'
+    LIMIT 1
+    FOR NO KEY UPDATE
+) AS m
+LIMIT (SELECT @page_size::int);
 
 -- name: MessageVotes :many
 -- Returns how many webhooks have accepted messages, are still to get them, and have refused
 -- them. The best delivery of a webhook counts. A manual retry makes a delivery pending that
 -- was accepted, so its attempts tell. Only webhooks that subscribe count, unless they have
--- accepted. is_ahead: a webhook that subscribes has not got as far as the message.
+-- accepted. is_ahead: a webhook that subscribes has not got as far as the message. OFFSET as in
+-- [MessagesHeld].
 SELECT m.id::text AS id,
        coalesce(behind.sequence < m.sequence OR behind.id < m.id, false)::boolean AS is_ahead,
        count(*) FILTER (WHERE v.best = 3) AS accepted,
        count(*) FILTER (WHERE v.best = 2 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]) AS pending,
        count(*) FILTER (WHERE v.best = 1 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]
                           AND (w.unsettled_after IS NULL OR w.unsettled_after >= m.id)) AS failed
-FROM (SELECT unnest(@ids::text[]) AS id, unnest(@sequences::bigint[]) AS sequence) AS m
+FROM (SELECT unnest((SELECT @ids::text[])) AS id, unnest((SELECT @sequences::bigint[])) AS sequence) AS m
 CROSS JOIN (
     SELECT min(s.after_sequence) AS sequence, min(s.unsettled_after) AS id
     FROM webhooks AS s
     WHERE s.account_id = @account_id AND s.status = 'enabled' AND s.types && '{*,message.queued}'::text[]) AS behind
-LEFT JOIN (
-    SELECT d.sequence, d.webhook_id,
+LEFT JOIN LATERAL (
+    SELECT d.webhook_id,
            max(CASE WHEN d.status = 'delivered' OR d.attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)' THEN 3
                     WHEN d.status = 'pending' THEN 2 ELSE 1 END) AS best
-    FROM webhook_deliveries AS d
-    WHERE d.account_id = @account_id
-      AND d.type = 'message.queued'
-      AND d.sequence = ANY (@sequences::bigint[])
-    GROUP BY d.sequence, d.webhook_id) AS v ON v.sequence = m.sequence
+    FROM (
+        SELECT made.webhook_id, made.status, made.attempts
+        FROM webhook_deliveries AS made
+        WHERE made.account_id = @account_id
+          AND made.type = 'message.queued'
+          AND made.sequence = m.sequence
+        OFFSET 0) AS d
+    GROUP BY d.webhook_id) AS v ON true
 LEFT JOIN webhooks AS w ON w.account_id = @account_id AND w.id = v.webhook_id
 GROUP BY m.id, m.sequence, behind.sequence, behind.id
 LIMIT (SELECT @page_size::int);
@@ -418,11 +443,16 @@ SELECT statement_timestamp()::timestamptz AS now;
 
 -- name: MessageEvents :many
 -- Returns the newest events of messages. After a reset, a message of a sandbox can have the id of
--- an earlier one.
-SELECT DISTINCT ON (subject) subject, sequence, nonce
-FROM events
-WHERE account_id = @account_id
-  AND type = 'message.queued'
-  AND subject = ANY (@subjects::text[])
-ORDER BY subject, sequence DESC
+-- an earlier one. OFFSET as in [MessagesHeld].
+SELECT DISTINCT ON (e.subject) e.subject, e.sequence, e.nonce
+FROM (SELECT unnest((SELECT @subjects::text[])) AS subject) AS wanted
+CROSS JOIN LATERAL (
+    SELECT events.subject, events.sequence, events.nonce
+    FROM events
+    WHERE events.account_id = @account_id
+      AND events.type = 'message.queued'
+      AND events.subject = wanted.subject
+    OFFSET 0
+) AS e
+ORDER BY e.subject, e.sequence DESC
 LIMIT (SELECT @page_size::int);

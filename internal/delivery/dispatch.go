@@ -57,7 +57,7 @@ func (w *Worker) everywhere(ctx context.Context, look func(ctx context.Context, 
 // lookAt starts to dispatch to accounts. It notes which of them have no webhook to dispatch
 // to.
 func (w *Worker) lookAt(ctx context.Context, ids []int64) error {
-	rows, err := w.queries.DispatchAccounts(ctx, db.DispatchAccountsParams{Ids: ids, PageSize: page})
+	rows, err := w.queries.DispatchAccountsOf(ctx, ids)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ var planExceptions = map[string]struct{ kind, why string }{
 	"append_exchanges 10": {allShards, "a statement for several sandboxes, which a cluster does not have"},
 	"append_exchanges 11": {allShards, "a statement for several sandboxes, which a cluster does not have"},
 	"append_exchanges 13": {allShards, "a statement for several sandboxes, which a cluster does not have"},
-	"DispatchAccounts":    {allShards, "a worker looks for events to dispatch, of all accounts or of those that have just written"},
+	"DispatchAccounts":    {allShards, "a worker looks for events to dispatch of all accounts"},
 	"ExchangeEnds":        {allShards, "a process looks for new exchanges of the sandboxes for which requests wait"},
 	"ExchangeLogsPage":    {allShards, "a sweep finds the sandboxes with a record"},
 	"DrainWebhooks":       {allShards, "a worker looks for due deliveries of all accounts"},

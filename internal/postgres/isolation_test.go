@@ -25,7 +25,7 @@ var copies = []string{"StoreCopyCategories", "StoreCopyInventory", "StoreCopyMes
 
 // maintenance lists the queries that read or write rows of several accounts. No request
 // runs them.
-var maintenance = []string{"APIKeyMarkUsed", "DispatchAccounts", "DrainWebhooks", "ExchangeEnds", "ExchangeLogsPage", "FeedEnds", "IdempotencyKeySweep", "MessagesExpired", "WebhooksFailing", "WebhooksToSettle", "WebhooksToSweep"}
+var maintenance = []string{"APIKeyMarkUsed", "DispatchAccounts", "DispatchAccountsOf", "DrainWebhooks", "ExchangeEnds", "ExchangeLogsPage", "FeedEnds", "IdempotencyKeySweep", "MessagesExpired", "WebhooksFailing", "WebhooksToSettle", "WebhooksToSweep"}
 
 // ofCommonGroups lists the queries of groups with writes of several accounts. They name each
 // row by the account and the id that a write has. A sharded cluster has no such groups.
