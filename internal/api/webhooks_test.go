@@ -110,7 +110,7 @@ func TestWebhooks(t *testing.T) {
 		gone.wantError(404, "webhook_not_found")
 	}
 	left := walk[apiWebhook](p, webhooksPath)
-	wantEqual(t, []string{all.ID, empty.ID}, []string{left[0].ID, left[1].ID}, "webhooks after the deletion")
+	wantEqual(t, []string{all.ID, empty.ID}, mapped(left, func(one apiWebhook) string { return one.ID }), "webhooks after the deletion")
 }
 
 func TestWebhookBodies(t *testing.T) {
@@ -164,7 +164,9 @@ func TestWebhookURLs(t *testing.T) {
 		"https://93.184.216.34:5432/", "https://user@93.184.216.34/", "ftp://93.184.216.34/",
 	} {
 		for _, resp := range []*response{p.post(webhooksPath, object{"url": forbidden, "types": []string{"*"}}), p.patch(hook.path(), object{"url": forbidden})} {
-			wantText(t, resp.wantError(422, "url_not_allowed").error().Message, "`url` must")
+			if message := resp.wantError(422, "url_not_allowed").error().Message; !strings.HasPrefix(message, "`url` must") {
+				t.Errorf("%s: %s", forbidden, message)
+			}
 			wantEqual(t, []string{"/url not_allowed"}, resp.violations(), "%s: violations", forbidden)
 		}
 		p.post(webhooksPath, object{"url": forbidden}).wantViolations("validation_failed", "/url not_allowed", "/types required")
