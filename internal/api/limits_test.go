@@ -352,6 +352,7 @@ func TestAddressOfAClient(t *testing.T) {
 		"Forwarded is ignored":                               {local, fields{"Forwarded": {"for=192.0.2.1"}}, fields{"Forwarded": {"for=192.0.2.2"}}, true},
 		"headers of single platforms are ignored":            {local, fields{"Cf-Connecting-Ip": {"192.0.2.1"}, "X-Appengine-Remote-Addr": {"192.0.2.1"}}, nil, true},
 		"a long list is read from its end":                   {local, via(strings.Repeat("192.0.2.7, ", 4000) + "192.0.2.1"), via("192.0.2.1"), true},
+		"of 200 proxies, the last ones count":                {nested, via("192.0.2.1" + strings.Repeat(", 10.0.0.1", 200)), via("192.0.2.2" + strings.Repeat(", 10.0.0.1", 200)), true},
 		"all addresses are proxies: the first is the client": {nested, via("10.0.0.1, 10.0.0.2"), via("10.0.0.3, 10.0.0.2"), false},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -16,7 +16,8 @@ func writeFile(c *gin.Context, file *docs.File) error {
 	vary := varyOfCoded
 	if file.Markdown != nil {
 		vary += ", Accept"
-		markdown, html := httpjson.QualityOf(c.Request.Header, "text/markdown"), httpjson.QualityOf(c.Request.Header, "text/html")
+		qualities := httpjson.QualityOf(c.Request.Header, MarkdownType, "text/html")
+		markdown, html := qualities[0], qualities[1]
 		if markdown.Specificity == exactly && markdown.Weight >= html.Weight && markdown.Weight > 0 {
 			file = file.Markdown
 		}
@@ -50,9 +51,10 @@ func writeFile(c *gin.Context, file *docs.File) error {
 // that accept HTML and send a key.
 func (g *Gate) sendNotFound(c *gin.Context) error {
 	header, method := c.Request.Header, c.Request.Method
-	html, page := httpjson.QualityOf(header, "text/html"), g.api.Pages[docs.NotFoundPath]
+	qualities, page := httpjson.QualityOf(header, "text/html", httpjson.ContentType), g.api.Pages[docs.NotFoundPath]
+	html, json := qualities[0], qualities[1]
 	if method != http.MethodGet && method != http.MethodHead || page == nil || checkPath(c) != nil || header.Get("Authorization") != "" ||
-		html.Specificity != exactly || html.Weight <= httpjson.QualityOf(header, httpjson.ContentType).Weight {
+		html.Specificity != exactly || html.Weight <= json.Weight {
 		return ErrRouteNotFound
 	}
 	maps.Copy(c.Writer.Header(), page.Fields)

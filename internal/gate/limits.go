@@ -203,8 +203,21 @@ func (l *Limits) overFailureLimit(c *gin.Context) (network netip.Addr, over bool
 // clientNetwork returns the network of the client's address. Unparsable addresses
 // share one network.
 func clientNetwork(c *gin.Context) netip.Addr {
-	address, _ := netip.ParseAddr(c.ClientIP())
+	address, _ := netip.ParseAddr(clientIP(c))
 	return ratelimit.Network(address)
+}
+
+// clientIP returns the address of the client. Of X-Forwarded-For it reads the end, which proxies have
+// added.
+func clientIP(c *gin.Context) string {
+	const name, most = "X-Forwarded-For", 1 << 10
+	header := c.Request.Header
+	whole := header[name]
+	if list := strings.Join(whole, ","); len(list) > most {
+		header[name] = []string{list[len(list)-most:]}
+		defer func() { header[name] = whole }() // for the record
+	}
+	return c.ClientIP()
 }
 
 // policyHeader returns the value of the header RateLimit-Policy

@@ -154,7 +154,7 @@ func securityAttributes(c *gin.Context) []slog.Attr {
 	if event == "" {
 		return nil
 	}
-	attributes := []slog.Attr{slog.String("event", event), slog.String("client", c.ClientIP())}
+	attributes := []slog.Attr{slog.String("event", event), slog.String("client", clientIP(c))}
 	if state.isKnown() {
 		identity := state.identity
 		attributes = append(attributes, slog.String("account_id", account.PublicID(identity.AccountID, identity.IsSandbox())), slog.Int64("key_id", identity.KeyID))

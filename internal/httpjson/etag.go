@@ -24,10 +24,13 @@ type tagList struct {
 	tags []string // as sent, W/ and quotes included
 }
 
+// maxTags is the number of bytes of If-Match or If-None-Match that the server reads.
+const maxTags = 4 << 10
+
 // parseTags reads entity tags up to the first invalid one.
 func parseTags(fields []string) tagList {
 	var list tagList
-	rest := strings.Join(fields, ",")
+	rest := listOf(fields, maxTags)
 	if strings.TrimSpace(rest) == "*" {
 		return tagList{any: true}
 	}

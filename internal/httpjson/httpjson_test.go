@@ -35,6 +35,11 @@ func TestCheckPreconditions(t *testing.T) {
 		{"PATCH", "If-Match", `"b`, `"a"`, false, true},
 		{"PATCH", "If-Match", `*`, `"a"`, false, false},
 		{"PATCH", "If-Match", ``, `"a"`, false, true},
+		{"GET", "If-None-Match", strings.Repeat(`"b",`, 1023) + `"a"`, `"a"`, true, false},
+		{"GET", "If-None-Match", strings.Repeat(`"b",`, 1024) + `"a"`, `"a"`, false, false},
+		{"PATCH", "If-Match", strings.Repeat(",", 4<<10-3) + `"a"`, `"a"`, false, false},
+		{"PATCH", "If-Match", strings.Repeat(",", 4<<10-3) + `"a"x`, `"a"`, false, true},
+		{"PATCH", "If-Match", `*` + strings.Repeat(" ", 4<<10) + `x`, `"a"`, false, true},
 		{"PATCH", "If-Modified-Since", "Sun, 06 Nov 1994 08:49:37 GMT", `"a"`, false, false},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), test.method, "/", nil)
@@ -48,7 +53,9 @@ func TestCheckPreconditions(t *testing.T) {
 
 func TestNegotiation(t *testing.T) {
 	t.Parallel()
+	const most = 1 << 10 // bytes of a list that count
 	waits := func(header http.Header) bool { return httpjson.PreferredWait(header) > 0 }
+	isJSON := func(header http.Header) bool { return httpjson.IsJSON(&http.Request{Header: header}) }
 	for _, test := range []struct {
 		name, value string
 		reads       func(http.Header) bool
@@ -74,6 +81,15 @@ func TestNegotiation(t *testing.T) {
 		{"Prefer", "count=none, count=exact", httpjson.PrefersCount, false},
 		{"Prefer", "wait=99999999999", waits, true},
 		{"Prefer", "wait=99999999999x", waits, false},
+		{"Accept", "text/html" + strings.Repeat(",a", most/2) + ",application/json", httpjson.AcceptsJSON, false},
+		{"Accept-Encoding", strings.Repeat("a,", most/2) + "gzip", httpjson.PrefersGzip, false},
+		{"Prefer", strings.Repeat(",", most-len("count=exact")) + "count=exact", httpjson.PrefersCount, true},
+		{"Prefer", strings.Repeat(",", most-len("count=exact")) + "count=exact,a", httpjson.PrefersCount, true},
+		{"Prefer", strings.Repeat(",", most-len("count=exact")) + "count=exactly", httpjson.PrefersCount, false},
+		{"Prefer", strings.Repeat(",", most) + "count=exact", httpjson.PrefersCount, false},
+		{"Prefer", "count=exact" + strings.Repeat(" ", most), httpjson.PrefersCount, false},
+		{"Content-Type", "application/json;a=" + strings.Repeat("b", most-len("application/json;a=")), isJSON, true},
+		{"Content-Type", "application/json;a=" + strings.Repeat("b", most), isJSON, false},
 	} {
 		if got := test.reads(http.Header{test.name: {test.value}}); got != test.want {
 			t.Errorf("%s: %s: got %t, want %t", test.name, test.value, got, test.want)
@@ -102,6 +118,16 @@ func TestParams(t *testing.T) {
 	params.Integer("limit", 1, 200)
 	params.Bool("low")
 	checkViolations(t, params.Err(), httpjson.ErrInvalidParameter, []string{"a invalid_format", "orderId invalid_format", "limit out_of_range", "low not_in_enum", "b unknown"})
+}
+
+// TestParamsEndAtTheLastViolation: the server reads no parameters after those that fill its response.
+func TestParamsEndAtTheLastViolation(t *testing.T) {
+	t.Parallel()
+	for invalid, want := range map[int]bool{99: true, 100: false} {
+		if got := httpjson.ParseParams(strings.Repeat("a=%&", invalid)+"b=1", nil).Has("b"); got != want {
+			t.Errorf("after %d invalid parameters: got %t, want %t", invalid, got, want)
+		}
+	}
 }
 
 // TestObject reads valid and invalid fields and compares all violations.

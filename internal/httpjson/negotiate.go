@@ -3,9 +3,24 @@ package httpjson
 import (
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
+
+// maxList is the number of bytes of a list in a header that the server reads. Reading 16 KB of short
+// elements takes milliseconds, and over HTTP/2 a client sends them in 90 bytes.
+const maxList = 1 << 10
+
+// listOf joins the fields of a header that is a list (RFC 9110, section 5.3). A longer list than most
+// bytes ends with the last element that is whole in them.
+func listOf(fields []string, most int) string {
+	list := strings.Join(fields, ",")
+	if len(list) > most {
+		list = list[:max(0, strings.LastIndexByte(list[:most+1], ','))]
+	}
+	return list
+}
 
 // Quality says how much a client wants a media type.
 type Quality struct {
@@ -15,19 +30,12 @@ type Quality struct {
 	Specificity int
 }
 
-// QualityOf returns how much Accept (RFC 9110, section 12.5.1) wants a media type. The most
-// specific matching range decides. It ignores invalid ranges. Without a valid one, the
+// QualityOf returns how much Accept (RFC 9110, section 12.5.1) wants each of some media types. The
+// most specific matching range decides. It ignores invalid ranges. Without a valid one, the
 // client accepts everything.
-func QualityOf(header http.Header, mediaType string) Quality {
-	fields := header["Accept"]
-	if len(fields) == 0 {
-		return Quality{Weight: 1}
-	}
-	group, _, _ := strings.Cut(mediaType, "/")
-	specificity := map[string]int{"*/*": 1, group + "/*": 2, mediaType: 3}
-	var best Quality
-	readable := false
-	for rest := strings.Join(fields, ","); rest != ""; {
+func QualityOf(header http.Header, mediaTypes ...string) []Quality {
+	best, readable := make([]Quality, len(mediaTypes)), false
+	for rest := listOf(header["Accept"], maxList); rest != ""; {
 		var field string
 		field, rest = cutQuoted(rest, ',')
 		mediaRange, parameters, err := mime.ParseMediaType(field)
@@ -41,20 +49,38 @@ func QualityOf(header http.Header, mediaType string) Quality {
 			}
 		}
 		readable = true
-		if specific := specificity[mediaRange]; specific > best.Specificity {
-			best = Quality{weight, specific}
+		for i, mediaType := range mediaTypes {
+			if specific := specificity(mediaRange, mediaType); specific > best[i].Specificity {
+				best[i] = Quality{weight, specific}
+			}
 		}
 	}
 	if !readable {
-		return Quality{Weight: 1}
+		return slices.Repeat([]Quality{{Weight: 1}}, len(mediaTypes))
 	}
 	return best
+}
+
+// specificity returns the specificity of a media range for a type, or 0 if it does not match.
+func specificity(mediaRange, mediaType string) int {
+	group, _, _ := strings.Cut(mediaType, "/")
+	switch mediaRange {
+	case mediaType:
+		return 3
+	case group + "/*":
+		return 2
+	case "*/*":
+		return 1
+	default:
+		return 0
+	}
 }
 
 // Prefers reports whether a request prefers a media type to JSON. If Accept gives both the same
 // weight, it must name the type, at least by text/*, and no less precisely than JSON.
 func Prefers(header http.Header, mediaType string) bool {
-	wanted, json := QualityOf(header, mediaType), QualityOf(header, ContentType)
+	qualities := QualityOf(header, mediaType, ContentType)
+	wanted, json := qualities[0], qualities[1]
 	if wanted.Weight != json.Weight {
 		return wanted.Weight > json.Weight
 	}
@@ -63,12 +89,12 @@ func Prefers(header http.Header, mediaType string) bool {
 }
 
 // AcceptsJSON reports whether Accept allows application/json.
-func AcceptsJSON(header http.Header) bool { return QualityOf(header, ContentType).Weight > 0 }
+func AcceptsJSON(header http.Header) bool { return QualityOf(header, ContentType)[0].Weight > 0 }
 
 // IsJSON reports whether the headers of the body are supported.
 func IsJSON(r *http.Request) bool {
 	types := r.Header.Values("Content-Type")
-	if len(types) != 1 || len(r.Header.Values("Content-Encoding")) > 0 {
+	if len(types) != 1 || len(types[0]) > maxList || len(r.Header.Values("Content-Encoding")) > 0 {
 		return false
 	}
 	mediaType, _, err := mime.ParseMediaType(types[0])
@@ -87,21 +113,19 @@ func HasNoBody(r *http.Request) bool {
 func PrefersGzip(header http.Header) bool {
 	const unnamed = -1
 	var forGzip, forIdentity, forOthers float64 = unnamed, unnamed, unnamed
-	for _, field := range header.Values("Accept-Encoding") {
-		for one := range strings.SplitSeq(field, ",") {
-			coding, parameter, weighted := strings.Cut(one, ";")
-			weight := 1.0
-			if weighted {
-				weight = weightOf(parameter)
-			}
-			switch strings.ToLower(strings.TrimSpace(coding)) {
-			case "gzip", "x-gzip":
-				forGzip = weight
-			case "identity":
-				forIdentity = weight
-			case "*":
-				forOthers = weight
-			}
+	for one := range strings.SplitSeq(listOf(header["Accept-Encoding"], maxList), ",") {
+		coding, parameter, weighted := strings.Cut(one, ";")
+		weight := 1.0
+		if weighted {
+			weight = weightOf(parameter)
+		}
+		switch strings.ToLower(strings.TrimSpace(coding)) {
+		case "gzip", "x-gzip":
+			forGzip = weight
+		case "identity":
+			forIdentity = weight
+		case "*":
+			forOthers = weight
 		}
 	}
 	if forGzip == unnamed {

@@ -2,6 +2,7 @@ package httpjson
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/url"
 	"slices"
@@ -45,6 +46,9 @@ func (p *Params) parseQuery(raw string) {
 	p.query = url.Values{}
 	parameters, empty := 0, false
 	for pair := range strings.SplitSeq(raw, "&") {
+		if len(p.violations) >= maxViolations { // the response has no more
+			return
+		}
 		if pair == "" {
 			if !empty {
 				p.Reject("", "empty", "The query has an empty parameter. Remove the & at its start or end, or one of two in a row.")
@@ -109,15 +113,13 @@ func quoted(name string) string {
 // Err returns everything that is wrong with the parameters, as [ErrInvalidParameter], or
 // nil.
 func (p *Params) Err() error {
-	var unknown []string
-	for name := range p.query {
-		if !slices.Contains(p.known, name) {
-			unknown = append(unknown, name)
-		}
+	others := maps.Clone(p.query) // deleted from, because a query may have hundreds of each
+	for _, name := range p.known {
+		delete(others, name)
 	}
-	slices.Sort(unknown)
+	unknown := slices.Sorted(maps.Keys(others))
 	checked := Params{violations: slices.Clip(p.violations)} // Err may be called again
-	for _, name := range unknown {
+	for _, name := range unknown[:min(len(unknown), maxViolations)] {
 		checked.Reject(name, "unknown", quoted(name)+" is not a parameter of this operation. Remove it or correct its spelling.")
 	}
 	if len(checked.violations) == 0 {

@@ -28,7 +28,7 @@ func PreferredWait(header http.Header) time.Duration {
 // quotes, and whether the header has the preference. The first one of the name decides. It
 // ignores parameters and other preferences (section 2).
 func Preference(header http.Header, wanted string) (value string, given bool) {
-	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
+	for rest := listOf(header["Prefer"], maxList); rest != ""; {
 		var preference string
 		preference, rest = cutQuoted(rest, ',')
 		preference, _ = cutQuoted(preference, ';') // parameters may follow

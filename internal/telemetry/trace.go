@@ -61,7 +61,7 @@ func (t *Tracer) Request(r *http.Request, o Operation) (*http.Request, *Span) {
 	if t == nil {
 		return r, nil
 	}
-	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	ctx := withParent(r)
 	scheme := "http"
 	if r.TLS != nil {
 		scheme = "https"
@@ -76,14 +76,25 @@ func (t *Tracer) Request(r *http.Request, o Operation) (*http.Request, *Span) {
 	return r.WithContext(ctx), &Span{span: span}
 }
 
+// maxTraceState is the number of bytes from which on withParent ignores a tracestate.
+const maxTraceState = 4 << 10
+
+// withParent returns the context of a request with the span in its traceparent header.
+func withParent(r *http.Request) context.Context {
+	carrier := propagation.MapCarrier{"traceparent": r.Header.Get("Traceparent")}
+	if state := r.Header.Get("Tracestate"); len(state) < maxTraceState {
+		carrier["tracestate"] = state
+	}
+	return propagation.TraceContext{}.Extract(r.Context(), carrier)
+}
+
 // TraceID returns the trace ID in the traceparent header of a request (W3C Trace
 // Context), or "" if there is not exactly one valid header.
 func TraceID(r *http.Request) string {
 	if len(r.Header["Traceparent"]) != 1 {
 		return ""
 	}
-	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-	id := trace.SpanContextFromContext(ctx).TraceID()
+	id := trace.SpanContextFromContext(withParent(r)).TraceID()
 	if !id.IsValid() {
 		return ""
 	}
