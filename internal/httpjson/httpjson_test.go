@@ -130,6 +130,14 @@ func TestParamsEndAtTheLastViolation(t *testing.T) {
 	}
 }
 
+// TestFieldsAreReadOnce: a method that looks for a field does not read the object again.
+func TestFieldsAreReadOnce(t *testing.T) { //nolint:paralleltest // AllocsPerRun counts for the whole process
+	in := httpjson.ParseObject([]byte("{" + manyFields(1000) + "}"))
+	if got := testing.AllocsPerRun(10, func() { in.Has("none") }); got > 0 {
+		t.Errorf("%.0f allocations, want none", got)
+	}
+}
+
 // TestObject reads valid and invalid fields and compares all violations.
 func TestObject(t *testing.T) {
 	t.Parallel()

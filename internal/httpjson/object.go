@@ -16,7 +16,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -55,7 +54,7 @@ func TooLarge(most int64) *Error {
 // requires none.
 type Object struct {
 	pointer    jsontext.Pointer // of the object in the body
-	object     jsontext.Value   // valid; nil if the body is empty or not an object
+	fields     []field          // nil if the body is empty or not an object
 	known      []string
 	required   []string
 	readOnly   []string
@@ -79,7 +78,7 @@ func objectAt(pointer jsontext.Pointer, value jsontext.Value, name string) *Obje
 	if value.Kind() != '{' {
 		return &Object{violations: []Violation{at(pointer, "wrong_type", name+" must be a JSON object.")}}
 	}
-	return &Object{pointer: pointer, object: value}
+	return &Object{pointer: pointer, fields: fieldsOf(value)}
 }
 
 // Failed returns an Object without fields whose Err is err.
@@ -114,7 +113,7 @@ func parse(text []byte) (jsontext.Value, error) {
 	if err != nil {
 		return nil, invalidJSON(err)
 	}
-	value = value.Clone() // the next read invalidates it
+	value = lastRead(decoder, text, value)
 	if _, err := decoder.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, ErrInvalidJSON.WithMessage("The body is not valid JSON: it continues after the JSON value. Send exactly one value.")
 	}
@@ -124,22 +123,61 @@ func parse(text []byte) (jsontext.Value, error) {
 	return value, nil
 }
 
-// Fields yields the fields of a valid object. A value is valid until the next one. There is no
-// map of them, because a hostile body has thousands and an operation reads a few.
+// field is a field of an object.
+type field struct {
+	name  []byte
+	value jsontext.Value
+}
+
+// usualFields is more than the number of fields of most objects.
+const usualFields = 8
+
+// fieldsOf returns the fields of a valid object. It reads them once, because a hostile body has thousands.
+// There is no map of them: an operation looks up a few.
+func fieldsOf(object jsontext.Value) []field {
+	fields := make([]field, 0, usualFields)
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true))
+	_, _ = decoder.ReadToken() // the brace
+	for decoder.PeekKind() == '"' {
+		name := next(decoder, object)
+		if bytes.IndexByte(name, '\\') < 0 {
+			name = name[1 : len(name)-1]
+		} else {
+			name, _ = jsontext.AppendUnquote(nil, name)
+		}
+		fields = append(fields, field{name, next(decoder, object)})
+	}
+	return fields
+}
+
+// elements returns the first elements of a valid array, at most most.
+func elements(array jsontext.Value, most int) (items []jsontext.Value) {
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(array), jsontext.AllowDuplicateNames(true))
+	_, _ = decoder.ReadToken() // the bracket
+	for len(items) < most && decoder.PeekKind() != ']' {
+		items = append(items, next(decoder, array))
+	}
+	return items
+}
+
+// next reads the next value of a decoder of a valid text.
+func next(decoder *jsontext.Decoder, text []byte) jsontext.Value {
+	value, _ := decoder.ReadValue()
+	return lastRead(decoder, text, value)
+}
+
+// lastRead returns the value that a decoder of a text has just read, as the part of the text: the next read
+// invalidates what the decoder returns.
+func lastRead(decoder *jsontext.Decoder, text []byte, value jsontext.Value) jsontext.Value {
+	end := decoder.InputOffset()
+	return text[end-int64(len(value)) : end : end]
+}
+
+// Fields yields the fields of a valid object.
 func Fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	return func(yield func(string, jsontext.Value) bool) {
-		decoder := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true))
-		if _, err := decoder.ReadToken(); err != nil { // the brace
-			return
-		}
-		for decoder.PeekKind() == '"' {
-			name, err := decoder.ReadToken()
-			if err != nil {
-				return
-			}
-			text := name.String()
-			value, err := decoder.ReadValue()
-			if err != nil || !yield(text, value) {
+		for _, f := range fieldsOf(object) {
+			if !yield(string(f.name), f.value) {
 				return
 			}
 		}
@@ -220,7 +258,7 @@ func (o *Object) check() []Violation {
 	checked := *o
 	checked.violations = slices.Clip(o.violations)
 	for _, name := range o.required {
-		if o.object != nil && !o.Has(name) {
+		if o.fields != nil && !o.Has(name) {
 			checked.reject(name, "required", "is required.")
 		}
 	}
@@ -235,8 +273,8 @@ func (o *Object) check() []Violation {
 
 // rejectUnknown rejects the fields that no method has read, up to [maxViolations].
 func (o *Object) rejectUnknown() {
-	for name := range Fields(o.object) {
-		switch {
+	for _, f := range o.fields {
+		switch name := string(f.name); {
 		case len(o.violations) >= maxViolations:
 			return
 		case slices.Contains(o.known, name):
@@ -250,9 +288,9 @@ func (o *Object) rejectUnknown() {
 
 // value returns the value of a field, or nil if it is absent.
 func (o *Object) value(name string) jsontext.Value {
-	for have, value := range Fields(o.object) {
-		if have == name {
-			return value.Clone()
+	for _, f := range o.fields {
+		if string(f.name) == name {
+			return f.value
 		}
 	}
 	return nil
@@ -359,11 +397,11 @@ func (o *Object) Enums(name string, known ...string) []string {
 	if !given {
 		return nil
 	}
-	var items []jsontext.Value
-	if value.Kind() != '[' || json.Unmarshal(value, &items) != nil {
+	if value.Kind() != '[' {
 		o.reject(name, "wrong_type", "must be an array of strings.")
 		return nil
 	}
+	items := elements(value, MaxValues+1)
 	var all []string
 	valid := true
 	for i, item := range items[:min(len(items), MaxValues)] {
@@ -400,11 +438,11 @@ func (o *Object) Objects(name string, most int) []*Object {
 	if !given {
 		return nil
 	}
-	var items []jsontext.Value
-	if value.Kind() != '[' || json.Unmarshal(value, &items) != nil {
+	if value.Kind() != '[' {
 		o.reject(name, "wrong_type", "must be an array of objects.")
 		return nil
 	}
+	items := elements(value, most+1)
 	if len(items) > most {
 		o.reject(name, "too_many", fmt.Sprintf("must have at most %d items.", most))
 		return nil
