@@ -72,6 +72,9 @@ var (
 	// Looks are pages that are read and encoded, and reads of requests that wait and of streams. Requests
 	// for the same share a read. The total is the same as for Locks, times LookParts.
 	Looks = Resource{Name: "reads of pages, of requests that wait and of streams", Least: 2 * LookParts, Wait: Forever}
+	// Decodings are large bodies that are decoded, or redacted for the record. They take only CPU time. With
+	// one of each payer at a time, the requests of others find a processor.
+	Decodings = Resource{Name: "large bodies that are decoded", Total: 2, Share: 1, Wait: Forever}
 	// Loads are transactions that write many rows: new sandboxes and samples, resets and replays.
 	Loads = Resource{Name: "new sandboxes and samples, resets and replays", Total: 2, Share: 1, Wait: 3 * time.Second}
 	// FastWebhooks and SlowWebhooks are webhooks to which the worker delivers at a time. Slow
@@ -89,7 +92,7 @@ var (
 // Resources lists all resources, as decision 8 does.
 func Resources() []Resource {
 	return []Resource{
-		Requests, Bodies, BodyBytes, PageBytes, Streams, LongPolls, Delays, Exchanges, Counts, Locks, Looks, Loads,
+		Requests, Bodies, BodyBytes, PageBytes, Streams, LongPolls, Delays, Exchanges, Counts, Locks, Looks, Decodings, Loads,
 		FastWebhooks, SlowWebhooks, DeliveryTransactions, Dispatches, Settlements,
 	}
 }

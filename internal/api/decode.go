@@ -27,6 +27,13 @@ type input struct {
 
 	body           []byte
 	idempotencyKey string // of a POST, if it has one
+	decoded        func() // [gate.Gate.Decoded]
+}
+
+// Err returns everything that is wrong with the request, after all fields are read.
+func (in *input) Err() error {
+	defer in.decoded()
+	return in.Object.Err()
 }
 
 // decodeOption says what an operation accepts.
@@ -57,7 +64,7 @@ func (s *Server) decode(c *gin.Context, options ...decodeOption) *input {
 	for _, option := range options {
 		option(&d)
 	}
-	in := &input{}
+	in := &input{decoded: func() { s.gate.Decoded(c) }}
 	if err := s.receive(c, &d, in); err != nil {
 		in.Object = httpjson.Failed(err)
 		return in

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"sync"
 
+	"petstore/internal/admission"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 	"petstore/internal/report"
@@ -40,6 +41,9 @@ func (s *Server) WaitingForRecords() int { return s.exchanges.Waiting() }
 
 // IsCountWaiting reports whether an expensive query waits for its turn.
 func (s *Server) IsCountWaiting() bool { return s.gate.Limits.Counts.IsContended() }
+
+// Decodings are the large bodies that are decoded.
+func (s *Server) Decodings() *admission.Pool { return s.gate.Limits.Decodings }
 
 // Judging has functions to call before a report is judged, by the URL of its guides.
 var Judging = watchJudge()

@@ -117,6 +117,38 @@ func TestOneResetAtATime(t *testing.T) {
 	wantEqual(t, []int{204, 204}, []int{<-first, <-second}, "statuses of the resets of the first account")
 }
 
+// TestOneDecodingAtATime: the large bodies of a payer are decoded one after the other, and redacted for the
+// record of a sandbox. A request that waits for the database holds up none. Small bodies and other payers
+// do not wait.
+func TestOneDecodingAtATime(t *testing.T) {
+	t.Parallel()
+	const largeFrom = 4 << 10
+	p := startAlone(t).patient()
+	one, sandbox := p.payer("one")
+	other, _ := p.payer("other")
+	payer := pgtest.Read[int64](t, p.db, "SELECT parent_id FROM accounts WHERE id = $1", sandbox)
+	for _, redacted := range []bool{false, true} {
+		var created func() *response
+		proceed := func() {
+			created = one[2].begin("POST", "/categories", padded(fmt.Sprint("Redacted ", redacted), largeFrom))
+		}
+		if redacted {
+			proceed = p.lockTable("categories", 1, proceed)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if err := p.server.Decodings().Take(ctx, payer, 1); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		proceed()
+		eventually(t, 10*time.Second, p.server.Decodings().IsContended)
+		one[1].do("POST", "/categories", padded("", largeFrom-1)).want(400)
+		other[0].do("POST", "/categories", padded("", largeFrom)).want(400)
+		p.server.Decodings().Give(payer, 1)
+		created().want(201)
+	}
+}
+
 // addEvents adds events of a type to the feed of an account.
 func (p *petstore) addEvents(account, count int64, kind string) {
 	p.t.Helper()

@@ -8,8 +8,12 @@ import (
 	"petstore/internal/httpjson"
 )
 
+// largeBody is the size in bytes from which on bodies are decoded one after the other. That may take
+// milliseconds.
+const largeBody = 4 << 10
+
 // ReadBody returns the whole body of a request, and then counts the request among those in
-// progress. Call it after all other checks of the request.
+// progress. Call it after all other checks of the request, and [Gate.Decoded] after decoding.
 func (g *Gate) ReadBody(c *gin.Context) ([]byte, error) {
 	body, err := g.receiveBody(c)
 	if err != nil {
@@ -18,8 +22,17 @@ func (g *Gate) ReadBody(c *gin.Context) ([]byte, error) {
 	if err := g.CheckKey(c); err != nil { // the body may have taken seconds
 		return nil, err
 	}
-	return body, g.reservePlace(c)
+	if err := g.reservePlace(c); err != nil {
+		return nil, err
+	}
+	if len(body) >= largeBody {
+		err = g.Limits.beginDecoding(c.Request.Context(), &requestOf(c).reserved)
+	}
+	return body, err
 }
+
+// Decoded lets the next large body of the payer be decoded. A second call has no effect.
+func (g *Gate) Decoded(c *gin.Context) { g.Limits.endDecoding(&requestOf(c).reserved) }
 
 // BodyIsOptional reports whether the request may omit its body.
 func BodyIsOptional(c *gin.Context) bool { return requestOf(c).route.has(OptionalBody) }

@@ -24,6 +24,8 @@ type Limits struct {
 	Counts *admission.Pool // exact counts and other expensive queries
 	Locks  *admission.Pool // transactions that may wait for a lock
 	Loads  *admission.Pool // new sandboxes and samples, resets and replays
+	// Decodings are large bodies that are decoded.
+	Decodings *admission.Pool
 
 	requests  *admission.Pool
 	bodies    *admission.Pool
@@ -56,6 +58,7 @@ func newLimits(options Options, locks *admission.Pool) *Limits {
 		Counts:    admission.New(admission.Counts),
 		Locks:     locks,
 		Loads:     admission.New(admission.Loads),
+		Decodings: admission.New(admission.Decodings),
 		keys:      ratelimit.New[int64](options.KeyLimit, options.Now),
 		accounts:  ratelimit.New[int64](options.AccountLimit, options.Now),
 		sandboxes: ratelimit.New[int64](ofSandboxes, options.Now),
@@ -74,6 +77,7 @@ func halfOf(number int) int { return (number + 1) / 2 }
 type reservation struct {
 	payer     int64
 	places    int64
+	decodings int64
 	bodyBytes int64
 	pageBytes int64
 }
@@ -86,6 +90,21 @@ func (g *Gate) reservePlace(c *gin.Context) error {
 	}
 	r.places++
 	return nil
+}
+
+// beginDecoding waits until a request may decode a large body.
+func (l *Limits) beginDecoding(ctx context.Context, r *reservation) error {
+	if err := l.Decodings.Take(ctx, r.payer, 1); err != nil {
+		return err
+	}
+	r.decodings++
+	return nil
+}
+
+// endDecoding ends what beginDecoding has begun, if anything.
+func (l *Limits) endDecoding(r *reservation) {
+	l.Decodings.Give(r.payer, r.decodings)
+	r.decodings = 0
 }
 
 // reserveBody reserves memory for a body of up to size bytes. Call arrived after
@@ -110,6 +129,7 @@ func (l *Limits) returnUnused(r *reservation, size int64) {
 
 // release returns everything that a request has reserved. It may reserve again.
 func (l *Limits) release(r *reservation) {
+	l.endDecoding(r)
 	l.requests.Give(r.payer, r.places)
 	l.bodyBytes.Give(r.payer, r.bodyBytes)
 	l.pageBytes.Give(r.payer, r.pageBytes)

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -131,6 +132,10 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 		if sent != nil && r.Method != http.MethodHead {
 			response.Body, response.Size = sent.body, sent.size
 		}
+	}
+	if len(state.body) >= largeBody { // redacting takes as long as decoding
+		_ = g.Limits.beginDecoding(context.WithoutCancel(r.Context()), &state.reserved) // it fails only if the context ends
+		defer g.Decoded(c)
 	}
 	e.Describe(request, response, identity.Prefix)
 	g.api.Recorder.Add(e)
