@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/multitracer"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/singleflight"
 
@@ -23,9 +24,13 @@ const (
 	acquireTimeout  = time.Second // a longer wait makes every waiter slow
 	maxConnLifetime = time.Hour
 
+	// endGrace is the time that a statement has to end after its context has ended. Then pgx closes
+	// the connection. Without it, each client that leaves during a read would cost a connection.
+	endGrace = 100 * time.Millisecond
+
 	// pingTimeout limits the check of a connection that was idle for a second or
-	// more. A silent connection takes this much of acquireTimeout.
-	pingTimeout = 300 * time.Millisecond
+	// more. A silent connection takes this much of acquireTimeout, and endGrace.
+	pingTimeout = 200 * time.Millisecond
 
 	// keptForReads is the number of connections that writes leave free. A write
 	// keeps its connection until its commit is on disk, and while it waits for
@@ -135,6 +140,9 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		d.servers.add(originOf(conn), 1)
 		return nil
+	}
+	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn(), DeadlineDelay: endGrace}
 	}
 	config.BeforeClose = d.hangUp
 	if config.PingTimeout == 0 {

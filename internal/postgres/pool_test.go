@@ -66,6 +66,28 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
+// TestStatementsMayEnd: a statement that ends soon after its context does not cost its connection.
+func TestStatementsMayEnd(t *testing.T) {
+	t.Parallel()
+	url := pgtest.NewEmpty(t).DirectURL
+	owner, db := open(t, url, 1), open(t, url, 1)
+	pgtest.Exec(t, owner.Pool(), "CREATE TABLE held (id int)")
+	backend := func() int64 { return pgtest.Read[int64](t, db.Pool(), "SELECT pg_backend_pid()") }
+	eventually(t, "a connection survives the end of its context", func() bool {
+		before := backend()
+		lock := pgtest.Begin(t, owner.Pool())
+		pgtest.Exec(t, lock, "LOCK TABLE held")
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- db.Pool().QueryRow(ctx, "SELECT count(*) FROM held").Scan(new(int64)) }()
+		eventually(t, "the statement waits", func() bool { return need.Value(pgtest.LockWaiters(t.Context(), lock))(t) == 1 })
+		end()
+		pgtest.Rollback(t, lock)
+		<-ended // with an error or without
+		return backend() == before
+	})
+}
+
 // TestSessionLimits: every connection has the default limits, or the limits of the URL.
 func TestSessionLimits(t *testing.T) {
 	t.Parallel()
