@@ -196,14 +196,14 @@ func TestWorkIsCharged(t *testing.T) {
 		t.Error("the link of the page does not go on")
 	}
 	limited.get("/pets").want(200).wantLimit(policy, `"key";r=8;t=32`) // 1 for the request, and 10 for each of three pages
-	clock.move(2 * time.Minute)
 
+	limited, clock = p.limited(ratelimit.Limit{PerMinute: 60, Burst: 160}, ratelimit.Limit{})
 	wantEqual(t, 2_500, decode[replayed](limited.post(hook.path()+"/replay", object{}).want(202)).Deliveries,
 		"deliveries")
-	limited.get("/pets").want(200).wantLimit(policy, `"key";r=13;t=27`) // 25 for the deliveries
-	clock.move(2 * time.Minute)
+	limited.get("/pets").want(200).wantLimit(`"key";q=160;w=160`, `"key";r=33;t=127`) // 125 for the deliveries
+	clock.move(3 * time.Minute)
 	limited.post(hook.path()+"/replay", object{}).want(202)
-	limited.get("/pets").want(200).wantLimit(policy, `"key";r=36;t=4`) // 2 for the events, which are pending
+	limited.get("/pets").want(200).wantLimit(`"key";q=160;w=160`, `"key";r=156;t=4`) // 2 for the events, which are pending
 }
 
 // TestCatchingUpIsCharged: a stream that catches up costs a token for each 1,000 events, and pauses while

@@ -14,8 +14,9 @@ import (
 	"petstore/internal/webhook"
 )
 
-// replayedPerToken is the number of deliveries that count as one request.
-const replayedPerToken = 100
+// replayedPerToken is the number of deliveries that count as one request. A write makes as many
+// for the webhooks of an account.
+const replayedPerToken = webhook.MaxWebhooks
 
 // deliveryStatuses are the statuses of a delivery.
 var deliveryStatuses = []string{"pending", "delivered", "failed"}
