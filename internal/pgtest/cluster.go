@@ -109,8 +109,8 @@ func NewCluster(t testing.TB) (*Database, *localpg.Cluster) {
 	options := localpg.Options{Dir: Dir(t), Disposable: true, Settings: clusterSettings}
 	check(t, must.Attempt(func() {
 		options.Binaries = must.Get(localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), os.Stderr))
-		copyCluster(t.Context(), options)
 	}))
+	options.Copy = Copy(options.Binaries)
 	cluster := StartCluster(t, options)
 	owner, serving := cluster.URL(clusterDatabase), servingURLOf(cluster)
 	pool, err := pgxpool.New(context.WithoutCancel(t.Context()), owner)
@@ -124,23 +124,29 @@ func servingURLOf(cluster *localpg.Cluster) string {
 	return withRole(must.Get(url.Parse(cluster.URL(clusterDatabase))), clusterRole, "")
 }
 
-// copyCluster copies the data of a cluster that [makeCluster] has made. All processes of this
-// user copy the same one, because initdb and the migrations take ten times as long.
-func copyCluster(ctx context.Context, options localpg.Options) {
+// Copy returns the Copy of [localpg.Options] that copies a cluster that [makeCluster] has made. All
+// processes of this user copy the same one, because initdb and the migrations take ten times as long.
+func Copy(binaries localpg.Binaries) func(context.Context, string) (end func(context.Context), err error) {
+	return func(ctx context.Context, dir string) (func(context.Context), error) {
+		return func(context.Context) {}, must.Attempt(func() { copyCluster(ctx, binaries, dir) })
+	}
+}
+
+// copyCluster copies the data into a folder, which is not there yet.
+func copyCluster(ctx context.Context, binaries localpg.Binaries, to string) {
 	dir := serverDir()
 	defer lockFile(filepath.Join(dir, "cluster.lock")).Close()
 	const prefix = "cluster-"
-	made := filepath.Join(dir, prefix+digest(migrationsHash(migrations.FS) + options.Binaries.String())[:16])
+	made := filepath.Join(dir, prefix+digest(migrationsHash(migrations.FS) + binaries.String())[:16])
 	if _, err := os.Stat(made); errors.Is(err, os.ErrNotExist) {
 		for _, old := range must.Get(filepath.Glob(filepath.Join(dir, prefix+"*"))) {
 			must.OK(os.RemoveAll(old))
 		}
-		unfinished := options
-		unfinished.Dir = made + ".new"
+		unfinished := localpg.Options{Binaries: binaries, Dir: made + ".new", Disposable: true, Settings: clusterSettings}
 		makeCluster(ctx, unfinished)
 		must.OK(os.Rename(unfinished.Dir, made))
 	}
-	output, err := exec.CommandContext(ctx, "cp", "-a", filepath.Join(made, "data"), options.Dir).CombinedOutput() // with its owner
+	output, err := exec.CommandContext(ctx, "cp", "-a", filepath.Join(made, "data"), to).CombinedOutput()
 	must.Hold(err == nil, "cp: %w: %s", err, output)
 }
 

@@ -323,7 +323,7 @@ func TestUnsuitableReplicas(t *testing.T) {
 	t.Parallel()
 	pair := pgtest.NewPair(t)
 	unrelated := pair.Primary.Options()
-	unrelated.Dir = pgtest.Dir(t) // empty, so its system is a new one
+	unrelated.Dir, unrelated.Copy = pgtest.Dir(t), nil // initdb makes a new system
 	other := pair.AddStandby(pgtest.StartCluster(t, unrelated))
 	var log lines
 	primary, options := open(t, pair.URL, 8), postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Patience: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))}
