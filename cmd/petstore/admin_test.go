@@ -162,9 +162,7 @@ func TestAdminHosts(t *testing.T) {
 	} {
 		for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline"} {
 			got := httpRequest{method: http.MethodGet, url: admin + path, header: http.Header{"Host": {host}}}.send(t)
-			if got.status != want {
-				t.Errorf("GET %s for Host %q: %d, want %d", path, host, got.status, want)
-			}
+			need.Same(t, want, got.status, "GET %s for Host %q", path, host)
 			if want == http.StatusMisdirectedRequest && !strings.Contains(got.body, "PETSTORE_ADMIN_HOSTS") {
 				t.Errorf("the error message is %q", got.body)
 			}

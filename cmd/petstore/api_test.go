@@ -399,7 +399,7 @@ func TestKeyedPosts(t *testing.T) {
 	}
 	slices.Sort(want)
 	got := slices.Sorted(slices.Values(keyedPosts))
-	need.Same(t, want, got, "paths whose POST has an Idempotency-Key (-spec +keyedPosts)")
+	need.Same(t, want, got, "paths whose POST has an Idempotency-Key (want: spec, got: keyedPosts)")
 }
 
 // TestStreamIsReset: the client says the same as over HTTP/1.1 if the server breaks off a response.
@@ -492,5 +492,5 @@ func TestAPIKeepsTheIdempotencyKey(t *testing.T) {
 	if len(keys) != 6 || !regexp.MustCompile(`^[0-9a-f-]{36}$`).MatchString(keys[0]) {
 		t.Fatalf("the server got the keys %q", keys)
 	}
-	need.Same(t, []string{keys[0], keys[0], keys[0], "mine", "", ""}, keys, "keys of the attempts (-want +got)")
+	need.Same(t, []string{keys[0], keys[0], keys[0], "mine", "", ""}, keys, "keys of the attempts")
 }

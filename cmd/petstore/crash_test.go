@@ -137,9 +137,7 @@ func TestKilledBeforeTheResponse(t *testing.T) {
 			s := openShop(t)
 			s.exec(point.prepare)
 			placed := s.orderAt(point.hold, point.held, s.kill, s.begin)
-			if placed.replayed != point.survives {
-				t.Errorf("order %d: replayed is %t, want %t", placed.id, placed.replayed, point.survives)
-			}
+			need.Same(t, point.survives, placed.replayed, "order %d: replayed", placed.id)
 			s.wantOrders(1)
 		})
 	}

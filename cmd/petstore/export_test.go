@@ -140,7 +140,7 @@ func TestArchive(t *testing.T) {
 	if err != nil || !strings.HasPrefix(stdout, fmt.Sprintf("stdin: imported %d of %[1]d rows in ", len(want))) {
 		t.Errorf("import of stdin prints %s%s%v", stdout, stderr, err)
 	}
-	need.Same(t, want, content(t, piped.rows()), "the archives (-exported +imported from stdin)")
+	need.Same(t, want, content(t, piped.rows()), "the archives (want: exported, got: imported from stdin)")
 	if journals, _ := filepath.Glob(filepath.Join(piped.dir, "stdin.*.journal")); len(journals) != 1 {
 		t.Errorf("stdin has the journals %q", journals)
 	}
@@ -209,7 +209,7 @@ func TestCorrectedArchive(t *testing.T) {
 	for line := range strings.Lines(text) {
 		want = append(want, fromJSON[map[string]any](t, strings.TrimSuffix(line, "\n")+"\n"))
 	}
-	need.Same(t, content(t, want), content(t, s.rows()), "the archives (-corrected +imported)")
+	need.Same(t, content(t, want), content(t, s.rows()), "the archives (want: corrected, got: imported)")
 	journal, notes := s.journal(path)
 	lastOrder := len(want) - 2
 	notes = regexp.MustCompile(fmt.Sprintf(`(?m)^(\d+ settled|%d .*)\n`, lastOrder)).ReplaceAllString(notes, "")
@@ -276,7 +276,7 @@ func TestExportCSV(t *testing.T) {
 		slices.Sort(all)
 		return all
 	}
-	need.Same(t, texts(from), texts(to), "the categories (-exported +imported)")
+	need.Same(t, texts(from), texts(to), "the categories (want: exported, got: imported)")
 	category := to.rows("categories")[0]["id"]
 	pets := strings.ReplaceAll(must(t, from.environ, "export", "pets", "--csv"), fmt.Sprintf(",%v,", from.rows("categories")[0]["id"]), fmt.Sprintf(",%v,", category))
 	need.Contains(t, "the file of pets", pets, ",'=pet 0,")

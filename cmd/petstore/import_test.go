@@ -373,7 +373,7 @@ func TestDryRun(t *testing.T) {
 			if entries, _ := filepath.Glob(filepath.Join(s.dir, "*.journal")); entries != nil {
 				t.Errorf("a dry run writes %q", entries)
 			}
-			need.Same(t, mistakes(), dry, "mistakes (-server +dry run)")
+			need.Same(t, mistakes(), dry, "mistakes (want: server, got: dry run)")
 		})
 	}
 }

@@ -208,7 +208,7 @@ func TestListenForwards(t *testing.T) {
 		}
 		sent = append(sent, event.Sequence)
 	}
-	need.Same(t, []int64{1, 2, 2, 2, 3}, sent, "events (-want +got)")
+	need.Same(t, []int64{1, 2, 2, 2, 3}, sent, "events")
 	const accepted = "category.created: 204"
 	for strings.Count(strings.Join(p.output, "\n"), accepted) < 2 { // stdout is read apart from stderr
 		p.expect(accepted)

@@ -119,7 +119,7 @@ func TestDecisionsAreListed(t *testing.T) {
 			got = append(got, strings.TrimSuffix(line, "\n"))
 		}
 	}
-	need.Same(t, want, got, "docs/decisions/README.md (-want +got)")
+	need.Same(t, want, got, "docs/decisions/README.md")
 }
 
 // repository is the root of the project, as seen from the folder of this package.

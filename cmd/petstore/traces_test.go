@@ -174,7 +174,7 @@ func TestTraces(t *testing.T) {
 	} {
 		// The server looks up a key whenever its cache was emptied.
 		got := slices.DeleteFunc(spans.trace(trace, parent), func(s span) bool { return s.Name == "APIKeyLookUp" })
-		need.Same(t, want, got, "trace %s (-want +got)", trace)
+		need.Same(t, want, got, "trace %s", trace)
 	}
 	if spans.service != "shop" || len(spans.mistakes) > 0 {
 		t.Errorf("the spans have the service %q and the errors %v", spans.service, spans.mistakes)
@@ -264,5 +264,5 @@ func TestInjectedFaults(t *testing.T) {
 	want := []span{{Name: "GET /pets", Parent: "remote", Attributes: map[string]string{
 		"http.request.method": "GET", "http.response.status_code": "500", "http.route": "/pets", "url.scheme": "http", "petstore.fault": "0/status",
 	}}}
-	need.Same(t, want, root, "the span of an injected 500 (-want +got)")
+	need.Same(t, want, root, "the span of an injected 500")
 }

@@ -31,7 +31,7 @@ func TestUnknownVariables(t *testing.T) {
 	if len(got) > 0 && strings.HasPrefix(got[0], "PETSTORE_ ") { // every variable begins with it
 		got[0] = "PETSTORE_"
 	}
-	need.Same(t, want, got, "unknown variables (-want +got)")
+	need.Same(t, want, got, "unknown variables")
 }
 
 // TestVariablesOfScripts: the variables of the compose files, the Makefile and CI are no mistakes.

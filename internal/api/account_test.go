@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/db"
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // apiKey is an API key, as a client sees it.
@@ -67,7 +66,7 @@ func (p *petstore) wantWork(want map[string]bool) {
 	for secret := range want {
 		got[secret] = p.works(secret)
 	}
-	wantEqual(p.t, want, got, "accepted secrets")
+	need.Same(p.t, want, got, "accepted secrets")
 }
 
 func (p *petstore) keys() map[int64]apiKey {
@@ -115,7 +114,7 @@ func TestCreateAPIKey(t *testing.T) {
 	}
 	names := append([]string{"x", "ci / é 漢 🐶", "\u3000a\u00A0", strings.Repeat("🐶", 100)}, awkwardNames...)
 	for _, name := range names {
-		wantEqual(t, name, p.makeKey(name, "read").Name, "the returned name")
+		need.Same(t, name, p.makeKey(name, "read").Name, "the returned name")
 	}
 }
 
@@ -180,7 +179,7 @@ func TestAPIKeyBodies(t *testing.T) {
 			p.in(t).post(test.target, test.body).wantViolations("validation_failed", test.want...)
 		})
 	}
-	wantEqual(t, before, len(p.keys()), "keys, as before")
+	need.Same(t, before, len(p.keys()), "keys, as before")
 }
 
 // TestRotationWithoutABody: an absent body is the same as {} and needs no Content-Type.
@@ -226,8 +225,8 @@ func TestSecretsRejectIdempotencyKeys(t *testing.T) {
 	p.under("x", rotatePath(0), "{").wantError(400, "invalid_parameter")
 	p.under("x", rotatePath(made.ID+1), "{}").wantError(400, "invalid_idempotency_key")
 	p.wantWork(map[string]bool{made.Secret: true})
-	wantEqual(t, 0, p.count("idempotency_keys"), "stored responses")
-	wantEqual(t, 2, len(p.keys()), "keys")
+	need.Same(t, 0, p.count("idempotency_keys"), "stored responses")
+	need.Same(t, 2, len(p.keys()), "keys")
 	p.do("DELETE", keyPath(made.ID), nil, "Idempotency-Key", "a b").want(204) // DELETE ignores the header
 }
 
@@ -253,7 +252,7 @@ func TestListAPIKeys(t *testing.T) {
 	var want []apiKey
 	for _, id := range slices.Delete(slices.Clone(all), 7, 9) {
 		one := p.keys()[id]
-		wantEqual(t, id == all[3] || id == all[5], one.RevokedAt != nil, "whether key %d is revoked", id)
+		need.Same(t, id == all[3] || id == all[5], one.RevokedAt != nil, "whether key %d is revoked", id)
 		want = append(want, one)
 	}
 	walkAll(p, keysPath, nil, want)
@@ -262,7 +261,7 @@ func TestListAPIKeys(t *testing.T) {
 
 	p.copyKeys(200, nil)
 	for target, want := range map[string]int{"": 50, "?limit=200": 200} {
-		wantEqual(t, want, len(decode[[]json.RawMessage](p.get(keysPath+target).want(200))), "keys of %q", target)
+		need.Same(t, want, len(decode[[]json.RawMessage](p.get(keysPath+target).want(200))), "keys of %q", target)
 	}
 }
 
@@ -276,11 +275,12 @@ func TestRotate(t *testing.T) {
 	second := p.post(rotatePath(first.ID), object{"graceSeconds": 86400}).wantSecret()
 	want := first
 	want.Secret, want.Prefix = second.Secret, second.Prefix
-	if diff := cmp.Diff(want, second); diff != "" || second.Secret == first.Secret || second.Prefix == first.Prefix {
-		t.Errorf("rotated key (-want +got):\n%s", diff)
+	need.Same(t, want, second, "rotated key")
+	if second.Secret == first.Secret || second.Prefix == first.Prefix {
+		t.Errorf("the rotated key %s is the one before", second.Prefix)
 	}
 	want.Secret = ""
-	wantEqual(t, want, p.keys()[first.ID], "key in the list")
+	need.Same(t, want, p.keys()[first.ID], "key in the list")
 	p.wantWork(map[string]bool{first.Secret: true, second.Secret: true})
 
 	// the key that signs the request
@@ -304,7 +304,7 @@ func TestRevoke(t *testing.T) {
 	}
 	p.post(rotatePath(first.ID), object{"graceSeconds": 60}).wantError(404, "api_key_not_found")
 	p.del(keyPath(first.ID)).want(204)
-	wantEqual(t, at, p.keys()[first.ID].RevokedAt, "revokedAt after revoking again")
+	need.Same(t, at, p.keys()[first.ID].RevokedAt, "revokedAt after revoking again")
 	p.wantWork(map[string]bool{first.Secret: false, second.Secret: false})
 
 	// a key may revoke itself
@@ -356,8 +356,8 @@ func TestAdminsRevokeEachOther(t *testing.T) {
 		admins, targets := []apiKey{one, two}, []apiKey{two, one}
 		return p.as(admins[i].Secret).try("DELETE", keyPath(targets[i].ID), nil)
 	}))
-	check(t, released())
-	wantEqual(t, map[string]int{"204": 1, "409 last_admin_key": 1}, ends, "responses")
+	need.OK(t, released())
+	need.Same(t, map[string]int{"204": 1, "409 last_admin_key": 1}, ends, "responses")
 }
 
 // TestRevokedWhileTheBodyArrives checks that a request does nothing when its key
@@ -370,7 +370,7 @@ func TestRevokedWhileTheBodyArrives(t *testing.T) {
 	p.del(keyPath(writer.ID)).want(204)
 	finish().want(401)
 	p.slowly()().want(202)
-	wantEqual(t, 1, p.count("messages"), "stored messages")
+	need.Same(t, 1, p.count("messages"), "stored messages")
 }
 
 // TestRevokedWhileALockIsHeld: a change of keys or sandboxes has no effect when its key was revoked while
@@ -380,8 +380,7 @@ func TestRevokedWhileALockIsHeld(t *testing.T) {
 	p := startAlone(t).patient()
 	made := p.newSandbox("one", "empty")
 	id, _ := stores.ParseSandboxID(made.ID)
-	row, err := db.New(p.db).AccountGet(t.Context(), id)
-	check(t, err)
+	row := need.Value(db.New(p.db).AccountGet(t.Context(), id))(t)
 	tests := []struct {
 		lock    func(*db.Queries, context.Context, int64) error
 		account int64
@@ -396,13 +395,13 @@ func TestRevokedWhileALockIsHeld(t *testing.T) {
 		leaked := p.makeKey("leaked", "admin")
 		release := p.locked(test.account, test.lock)
 		received := p.as(leaked.Secret).begin("POST", test.target, test.body)
-		check(t, p.awaitWaiting(1))
+		need.OK(t, p.awaitWaiting(1))
 		p.del(keyPath(leaked.ID)).want(204)
 		release()
 		received().wantError(401, "invalid_api_key")
 	}
-	wantEqual(t, 1+len(tests), len(p.keys()), "keys")
-	wantEqual(t, 1, len(walk[sandbox](p, sandboxesPath)), "sandboxes")
+	need.Same(t, 1+len(tests), len(p.keys()), "keys")
+	need.Same(t, 1, len(walk[sandbox](p, sandboxesPath)), "sandboxes")
 }
 
 // TestLastUsedAt checks lastUsedAt after the server has written it.
@@ -414,13 +413,13 @@ func TestLastUsedAt(t *testing.T) {
 	p.as(made.Secret).get("/pets").want(200)
 	p.as(made.Secret).post("/pets", object{}).wantError(403, "insufficient_scope")
 	ended := time.Now()
-	wantEqual(t, nil, p.keys()[made.ID].LastUsedAt, "lastUsedAt while a request ran")
-	check(t, p.verifier.FlushUses(t.Context()))
+	need.Same(t, nil, p.keys()[made.ID].LastUsedAt, "lastUsedAt while a request ran")
+	need.OK(t, p.verifier.FlushUses(t.Context()))
 	at := p.keys()[made.ID].LastUsedAt
 	if at == nil || at.Before(began) || at.After(ended) {
 		t.Errorf("lastUsedAt is %v, want a time between %s and %s", at, began, ended)
 	}
-	wantText(t, string(p.as(made.Secret).get("/account").body), `"lastUsedAt"`)
+	need.Contains(t, "the account", string(p.as(made.Secret).get("/account").body), `"lastUsedAt"`)
 }
 
 // TestSecretsAreNowhere checks that a secret is only in the response that creates
@@ -507,11 +506,11 @@ func TestChangesOfOtherKeys(t *testing.T) {
 	}
 	lookups()
 	p.post(rotatePath(key.ID), nil).wantSecret()
-	wantEqual(t, 0, lookups(), "lookups of a key of another account after a rotation")
+	need.Same(t, 0, lookups(), "lookups of a key of another account after a rotation")
 	p.del(keyPath(key.ID)).want(204)
-	wantEqual(t, 0, lookups(), "lookups of a key of another account after a revocation")
+	need.Same(t, 0, lookups(), "lookups of a key of another account after a revocation")
 	p.del(sandbox.path()).want(204)
-	wantEqual(t, 0, lookups(), "lookups of a key of another account after the deletion of a sandbox")
+	need.Same(t, 0, lookups(), "lookups of a key of another account after the deletion of a sandbox")
 }
 
 // TestRaceOfRotateAndRevoke: in any order, no secret works in the end.
@@ -560,5 +559,5 @@ func TestAccountOfNewKey(t *testing.T) {
 	r.pair.Standby.Pause()
 	made := r.makeKey("new", "read")
 	got := decode[struct{ APIKey apiKey }](r.as(made.Secret).do("GET", "/account", nil, "Prefer", "consistency=eventual").want(200))
-	wantEqual(t, made.ID, got.APIKey.ID, "the key of GET /account")
+	need.Same(t, made.ID, got.APIKey.ID, "the key of GET /account")
 }

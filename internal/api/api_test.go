@@ -28,6 +28,7 @@ import (
 	"petstore/internal/gate"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 	"petstore/internal/tools/secretscan"
 )
 
@@ -74,8 +75,7 @@ func startAlone(t testing.TB) *petstore {
 // startOn starts a server on a database of its test that may already have another server.
 func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	t.Helper()
-	pool, err := openPool(database)
-	check(t, err)
+	pool := need.Value(openPool(database))(t)
 	t.Cleanup(pool.Close)
 	return startWith(t, conns{database, pool, shareReplica(t, database, pool)}, "")
 }
@@ -131,7 +131,7 @@ func sharedConns(t testing.TB) conns {
 		if err == nil {
 			on.replica, err = openReplica(on.database, on.pool)
 		}
-		check(t, err)
+		need.OK(t, err)
 	}
 	t.Cleanup(func() {
 		idle.Lock()
@@ -187,16 +187,11 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 	if p.replica != nil && options.DB == p.pool { // it follows the primary of this pool
 		options.Replicas = p.replica.replicas
 	}
-	server, err := api.New(options)
-	check(p.t, err)
-	ctx, stop := context.WithCancel(context.WithoutCancel(p.t.Context()))
-	var recording sync.WaitGroup
-	recording.Go(func() { server.Record(ctx) })
+	server := need.Value(api.New(options))(p.t)
+	need.Background(p.t, server.Record)
 	listening := httptest.NewServer(server)
 	p.t.Cleanup(func() {
 		listening.Close()
-		stop()
-		recording.Wait()
 		// Package testing keeps this function until all tests have ended, and a server has 2 MB.
 		listening.Config.Handler = nil
 	})
@@ -217,8 +212,7 @@ var theSecrets = sync.OnceValue(func() *secretscan.Secrets { return new(secretsc
 func (p *petstore) watchLog() {
 	p.t.Helper()
 	theSecrets().LearnKeys(p.key)
-	signing, err := db.New(p.db).SigningKeyGet(p.t.Context(), "cursor")
-	check(p.t, err)
+	signing := need.Value(db.New(p.db).SigningKeyGet(p.t.Context(), "cursor"))(p.t)
 	theSecrets().Learn("the cursor key", string(signing))
 	password := p.pool.Pool().Config().ConnConfig.Password
 	theSecrets().Learn("the database password", password)
@@ -258,22 +252,20 @@ func (p *petstore) newKey(account string, scope auth.Scope) string {
 func (p *petstore) issueIn(account string, scope auth.Scope, expiresAt *time.Time) (id int64, key string) {
 	p.t.Helper()
 	queries := db.New(p.db)
-	owner, err := stores.Ensure(p.t.Context(), queries, p.named(account))
-	check(p.t, err)
+	owner := need.Value(stores.Ensure(p.t.Context(), queries, p.named(account)))(p.t)
 	wanted := auth.NewKey{AccountID: owner.ID, Name: "test", Scope: scope, ExpiresAt: expiresAt}
 	made, secret, err := auth.Issue(p.t.Context(), queries, wanted)
 	for postgres.LostToAnother(err) { // to another test, in a deadlock on Citus
 		made, secret, err = auth.Issue(p.t.Context(), queries, wanted)
 	}
-	check(p.t, err)
+	need.OK(p.t, err)
 	return made.ID, secret.Reveal()
 }
 
 // accountID returns the id of the account "tester".
 func (p *petstore) accountID() (id int64) {
 	p.t.Helper()
-	account, err := db.New(p.db).AccountGetByName(p.t.Context(), p.named("tester"))
-	check(p.t, err)
+	account := need.Value(db.New(p.db).AccountGetByName(p.t.Context(), p.named("tester")))(p.t)
 	return account.ID
 }
 
@@ -331,8 +323,7 @@ type response struct {
 // values; an empty value removes the field.
 func (p *petstore) do(method, target string, body any, header ...string) *response {
 	p.t.Helper()
-	resp, err := p.try(method, target, body, header...)
-	check(p.t, err)
+	resp := need.Value(p.try(method, target, body, header...))(p.t)
 	return resp
 }
 
@@ -389,16 +380,14 @@ func (p *petstore) newRequest(ctx context.Context, method, target string, body i
 // request is newRequest in the goroutine of the test.
 func (p *petstore) request(ctx context.Context, method, target string, body io.Reader, header ...string) *http.Request {
 	p.t.Helper()
-	request, err := p.newRequest(ctx, method, target, body, header...)
-	check(p.t, err)
+	request := need.Value(p.newRequest(ctx, method, target, body, header...))(p.t)
 	return request
 }
 
 // sent is send in the goroutine of the test.
 func (p *petstore) sent(request *http.Request, body []byte) *response {
 	p.t.Helper()
-	resp, err := p.send(request, body)
-	check(p.t, err)
+	resp := need.Value(p.send(request, body))(p.t)
 	return resp
 }
 
@@ -461,7 +450,7 @@ func (p *petstore) begin(method, target string, body any, header ...string) (rec
 	})
 	return func() *response {
 		p.t.Helper()
-		check(p.t, failed())
+		need.OK(p.t, failed())
 		return resp
 	}
 }
@@ -510,6 +499,16 @@ func (r *response) want(status int) *response {
 	r.t.Helper()
 	if r.status != status {
 		r.t.Fatalf("%s: status %d, want %d: %s", r.what, r.status, status, r.body)
+	}
+	return r
+}
+
+// wantHeader fails the test unless a header field of the response has this value; "" means that
+// it is absent.
+func (r *response) wantHeader(name, want string) *response {
+	r.t.Helper()
+	if got := r.header.Get(name); got != want {
+		r.t.Errorf("%s: %d with %s %q, want %q", r.what, r.status, name, got, want)
 	}
 	return r
 }
@@ -680,7 +679,7 @@ func atOnce(t testing.TB, n int, run func(i int) error) {
 	}
 	close(begin)
 	group.Wait()
-	check(t, errors.Join(failures...))
+	need.OK(t, errors.Join(failures...))
 }
 
 // allAtOnce sends n requests at the same time.
@@ -705,6 +704,14 @@ func outcomes(responses []*response) map[string]int {
 		count[resp.brief()]++
 	}
 	return count
+}
+
+// mapped returns the result of a function for each item; nil: there are no items.
+func mapped[T, R any](items []T, of func(T) R) (results []R) {
+	for _, item := range items {
+		results = append(results, of(item))
+	}
+	return results
 }
 
 // query encodes parameters, given as names and values.

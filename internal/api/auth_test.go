@@ -13,6 +13,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // Values of WWW-Authenticate (RFC 6750, section 3).
@@ -26,7 +27,7 @@ const (
 func (r *response) wantChallenge(status int, code, challenge string) {
 	r.t.Helper()
 	r.wantError(status, code)
-	wantEqual(r.t, []string{challenge}, r.header.Values("WWW-Authenticate"), "%s: WWW-Authenticate", r.what)
+	need.Same(r.t, []string{challenge}, r.header.Values("WWW-Authenticate"), "%s: WWW-Authenticate", r.what)
 }
 
 // issue creates a key in the account "tester".
@@ -67,7 +68,7 @@ func TestAuthentication(t *testing.T) {
 		"more than one space":      {"Bearer   " + p.key},
 		"surrounding white space":  {"  Bearer " + p.key + "  "},
 	} {
-		wantEqual(t, 200, p.withHeader("Authorization", fields, "GET", "/pets", nil).status, "%s: the status", what)
+		need.Same(t, 200, p.withHeader("Authorization", fields, "GET", "/pets", nil).status, "%s: the status", what)
 	}
 	for what, fields := range map[string][]string{
 		"nothing":                    nil,
@@ -159,25 +160,12 @@ func (p *petstore) listen() {
 		Alive: p.verifier.Trust,
 		Log:   slog.New(slog.DiscardHandler),
 	}
-	p.run(func(ctx context.Context) { _ = listener.Run(ctx) })
+	need.Background(p.t, func(ctx context.Context) { _ = listener.Run(ctx) })
 	select {
 	case <-connected:
 	case <-p.t.Context().Done():
 		p.t.Fatal("the listener did not connect before the test ended")
 	}
-}
-
-// run runs a function in the background until the test ends, or calls stop.
-func (p *petstore) run(beside func(context.Context)) (stop func()) {
-	ctx, cancel := context.WithCancel(p.t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { beside(ctx) })
-	stop = func() {
-		cancel()
-		running.Wait()
-	}
-	p.t.Cleanup(stop)
-	return stop
 }
 
 // cutListeners terminates every listening connection, repeatedly.
@@ -207,7 +195,7 @@ func TestRevokedKeyStops(t *testing.T) {
 				servers[1].listen()
 			}
 			if connections.cut {
-				servers[0].run(servers[0].cutListeners)
+				need.Background(servers[0].t, servers[0].cutListeners)
 			}
 			for round, end := range []func(*petstore, int64){
 				(*petstore).revoke,
@@ -280,7 +268,7 @@ func TestWarmServerNeedsNoConnection(t *testing.T) {
 		p.get("/livez").want(200)
 		p.get("/openapi.json").want(200)
 	}
-	wantEqual(t, 0, taken()-before, "acquired connections")
+	need.Same(t, 0, taken()-before, "acquired connections")
 }
 
 // TestKeyLookups checks the metrics of the key cache.

@@ -10,6 +10,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 )
 
 // BenchmarkRequest measures a request through the server to the database and back,
@@ -37,8 +38,7 @@ func BenchmarkRequest(b *testing.B) {
 		b.Run(request.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				r, err := http.NewRequestWithContext(b.Context(), request.method, request.target, strings.NewReader(request.body))
-				check(b, err)
+				r := need.Value(http.NewRequestWithContext(b.Context(), request.method, request.target, strings.NewReader(request.body)))(b)
 				if request.want != 401 {
 					r.Header.Set("Authorization", "Bearer "+p.key)
 				}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf16"
+
+	"petstore/internal/tools/need"
 )
 
 // utf16Of returns the code units with which JSON escapes a text.
@@ -36,14 +38,14 @@ func TestCategory(t *testing.T) {
 		{`{"name":"Hounds","description":null}`, category{dogs.ID, "Hounds", nil}},
 	} {
 		for _, resp := range []*response{p.patch(path, step.patch).want(200), p.get(path).want(200)} {
-			wantEqual(t, step.want, decode[category](resp), "%s after %s", resp.what, step.patch)
+			need.Same(t, step.want, decode[category](resp), "%s after %s", resp.what, step.patch)
 			// an absent description is omitted, an empty one is not
 			described := strings.Contains(string(resp.body), "description")
-			wantEqual(t, step.want.Description != nil, described,
+			need.Same(t, step.want.Description != nil, described,
 				"%s after %s: a description in %s", resp.what, step.patch, resp.body)
 		}
 	}
-	wantEqual(t, "", string(p.del(path).want(204).body), "the body of DELETE")
+	need.Same(t, "", string(p.del(path).want(204).body), "the body of DELETE")
 	p.get(path).wantError(404, "category_not_found")
 	p.patch(path, `{"name":"x"}`).wantError(404, "category_not_found")
 	p.del(path).wantError(404, "category_not_found")
@@ -56,7 +58,7 @@ func TestCategoryErrors(t *testing.T) {
 	p.post("/categories", object{"name": "dOGS"}).wantError(409, "category_exists")
 	p.patch(categoryPath(cats), object{"name": "DOGS", "description": "x"}).wantError(409, "category_exists")
 	unchanged := category{ID: cats, Name: "Cats"}
-	wantEqual(t, unchanged, decode[category](p.get(categoryPath(cats)).want(200)),
+	need.Same(t, unchanged, decode[category](p.get(categoryPath(cats)).want(200)),
 		"the category after a rejected request")
 	rex := decode[pet](p.post("/pets", object{"name": "Rex", "categoryId": dogs}).want(201))
 	p.del(categoryPath(dogs)).wantError(409, "category_in_use")
@@ -97,6 +99,6 @@ func TestDescriptionIsKeptAsSent(t *testing.T) {
 	path := categoryPath(p.newCategory("one"))
 	for _, text := range append([]string{"", " ", "\t", "a\r\nb", "\u0001\u007F\u0085"}, awkwardNames...) {
 		got := decode[category](p.patch(path, object{"description": text}).want(200)).Description
-		wantEqual(t, &text, got, "the returned description")
+		need.Same(t, &text, got, "the returned description")
 	}
 }

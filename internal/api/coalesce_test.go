@@ -21,6 +21,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 )
 
 // turnstile is a server that holds statements of some queries until the test lets
@@ -370,5 +371,5 @@ func TestSharedOrdersOutliveTheirClients(t *testing.T) {
 	leave()
 	s.pass()
 	s.await(0)
-	wantEqual(t, 100-clients, s.inventory(pet).Quantity, "units of 100 that are left after %d orders", clients)
+	need.Same(t, 100-clients, s.inventory(pet).Quantity, "units of 100 that are left after %d orders", clients)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"petstore/internal/api"
+	"petstore/internal/tools/need"
 )
 
 // wantCoding fails the test unless the response has this Content-Encoding ("" for
@@ -76,7 +77,7 @@ func TestCompressedLists(t *testing.T) {
 			t.Fatalf("the list has %d bytes, want %d", len(plain.body), step.length)
 		}
 		zipped := p.do("GET", "/categories", nil, "Accept-Encoding", "gzip").want(200).wantCoding(step.coding)
-		wantNoDiff(t, string(plain.body), string(zipped.body), "%d bytes (-plain +%s)", step.length, step.coding)
+		need.Same(t, string(plain.body), string(zipped.body), "%d bytes (want: plain, got: %s)", step.length, step.coding)
 		length, err := strconv.Atoi(zipped.header.Get("Content-Length"))
 		if err != nil || (step.coding != "" && length > step.length/2) {
 			t.Errorf("%d bytes in the coding %q have the Content-Length %q", step.length, step.coding, zipped.header.Get("Content-Length"))
@@ -143,7 +144,7 @@ func TestSpecETag(t *testing.T) {
 					got.Del(name)
 				}
 				want := http.Header{"Etag": {etag}, "Cache-Control": {"public, no-cache"}, "Vary": {"Origin, Accept-Encoding"}}
-				wantEqual(t, want, got, "%s %s, 304: header", method, target)
+				need.Same(t, want, got, "%s %s, 304: header", method, target)
 			}
 		}
 		p.do("GET", target, nil, "Accept-Encoding", coding, "If-None-Match", "*").want(304)

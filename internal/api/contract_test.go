@@ -27,6 +27,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/gate"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // contract checks every exchange of every test in this package against
@@ -91,10 +92,8 @@ func makeStrict(document *openapi3.T) {
 // response, and the strict schemas of these tests do not.
 func TestResponseSchemas(t *testing.T) {
 	t.Parallel()
-	spec, err := api.SpecFor("")
-	check(t, err)
-	document, err := openapi3.NewLoader().LoadFromData(spec.YAML)
-	check(t, err)
+	spec := need.Value(api.SpecFor(""))(t)
+	document := need.Value(openapi3.NewLoader().LoadFromData(spec.YAML))(t)
 	examples := 0
 	for _, o := range operationsOf(document) {
 		for status, response := range o.described.Responses.Map() {
@@ -146,7 +145,7 @@ func TestErrorsOfNoOperation(t *testing.T) {
 	for _, resp := range []*response{p.get("/nowhere").want(404), p.put("/pets", object{}).want(405)} {
 		got := resp.error()
 		want := fmt.Sprintf("`{\"code\": %q, \"message\": %q, \"status\": %d, \"requestId\": \"7f3c9d52a1e84b06\"}`", got.Code, got.Message, got.Status)
-		wantText(t, described, want)
+		need.Contains(t, "the description", described, want)
 	}
 }
 
@@ -173,7 +172,7 @@ func TestLinks(t *testing.T) {
 				for _, link := range response.Value.Links {
 					to := link.Value.OperationID
 					got := slices.Sorted(maps.Keys(link.Value.Parameters))
-					wantEqual(t, required[to], got,
+					need.Same(t, required[to], got,
 						"%s: parameters of the link of %s to %s", path, operation.OperationID, to)
 				}
 			}
@@ -197,7 +196,7 @@ func TestLinks(t *testing.T) {
 	want = append(want, "/pets getInventoryItem", "/pets setInventory")
 	slices.Sort(linked)
 	slices.Sort(want)
-	wantEqual(t, want, linked, "links")
+	need.Same(t, want, linked, "links")
 }
 
 // TestExamplesOfParameters: a client that sends all examples of an operation gets its response at once.
@@ -283,7 +282,7 @@ func TestRoutesAsDescribed(t *testing.T) {
 		route.Attributes &^= gate.AllNodes // about the database
 		routed[route.Method+" "+route.Path] = route
 	}
-	wantNoDiff(t, described, routed, "routes (-openapi.yaml +server)")
+	need.Same(t, described, routed, "routes (want: openapi.yaml, got: server)")
 }
 
 var (

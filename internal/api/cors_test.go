@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"petstore/internal/api"
+	"petstore/internal/tools/need"
 )
 
 const (
@@ -51,11 +52,11 @@ func TestCORS(t *testing.T) {
 			p.do("OPTIONS", "/pets", nil, "Origin", origin).want(204),
 			broken.do("GET", "/pets", nil, "Origin", origin).want(500),
 		} {
-			wantEqual(t, want, corsOf(resp), "%s from %q: %d", resp.what, origin, resp.status)
+			need.Same(t, want, corsOf(resp), "%s from %q: %d", resp.what, origin, resp.status)
 		}
 	}
 	// Vary has both reasons in one header
-	wantEqual(t, []string{"Origin, Accept-Encoding"}, p.get("/pets").header.Values("Vary"), "Vary")
+	need.Same(t, []string{"Origin, Accept-Encoding"}, p.get("/pets").header.Values("Vary"), "Vary")
 }
 
 // TestPreflight: a preflight response says which methods and headers a page may
@@ -73,7 +74,7 @@ func TestPreflight(t *testing.T) {
 			"Access-Control-Max-Age":        "7200",
 			"Vary":                          "Origin",
 		}
-		wantEqual(t, want, corsOf(resp.wantHeader("Allow", methods)), "a preflight of %s", path)
+		need.Same(t, want, corsOf(resp.wantHeader("Allow", methods)), "a preflight of %s", path)
 	}
 	// an incomplete preflight is an ordinary OPTIONS request
 	for _, resp := range []*response{

@@ -9,6 +9,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/tools/need"
 )
 
 func deprecationOf(resp *response) map[string]string {
@@ -69,7 +70,7 @@ func TestDeprecation(t *testing.T) {
 			{p.do(method, "/pets/1%3E%3B%20rel=next", nil), 400, said("", "/pets")},
 			{p.do(method, "/pets/1%0D%0ASet-Cookie:x", nil), 400, said("", "/pets")},
 		} {
-			wantEqual(t, test.want, deprecationOf(test.resp.want(test.status)),
+			need.Same(t, test.want, deprecationOf(test.resp.want(test.status)),
 				"%s: %d: deprecation headers", test.resp.what, test.status)
 		}
 	}
@@ -78,17 +79,14 @@ func TestDeprecation(t *testing.T) {
 		p.put(onePet, object{}).want(405), p.do("OPTIONS", onePet, nil).want(204), p.get("/pets").want(200), p.get(itself).want(200),
 		p.get("/pets/").want(404), p.get(fmt.Sprintf("/store/inventory/%d", id)).want(200), p.del("/pets/4711").want(404), p.del(onePet).want(204),
 	} {
-		wantEqual(t, map[string]string{}, deprecationOf(resp), "%s: %d: deprecation headers", resp.what, resp.status)
+		need.Same(t, map[string]string{}, deprecationOf(resp), "%s: %d: deprecation headers", resp.what, resp.status)
 	}
 }
 
 // TestDeprecationsOfTheSpec: the spec describes each deprecation as the server reads it.
 func TestDeprecationsOfTheSpec(t *testing.T) {
 	t.Parallel()
-	spec, err := api.SpecFor("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := need.Value(api.SpecFor(""))(t)
 	for name, operation := range spec.Operations {
 		if !operation.Deprecated {
 			continue
@@ -126,7 +124,7 @@ func TestSunset(t *testing.T) {
 	ended := at(end, true)
 	ended.as("").do("GET", "/pets/0?x", nil, "Accept", "text/html").wantError(410, "operation_sunset")
 	ended.do("HEAD", onePet, nil).want(410)
-	wantEqual(t, 4, len(deprecationOf(ended.get(onePet))), "deprecation headers of a 410")
+	need.Same(t, 4, len(deprecationOf(ended.get(onePet))), "deprecation headers of a 410")
 	ended.get("/pets/%FF").wantError(404, "route_not_found")
 	ended.get(onePet+"/").wantError(404, "route_not_found")
 	ended.put(onePet, object{}).wantError(405, "method_not_allowed")

@@ -23,6 +23,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/docs/docstest"
+	"petstore/internal/tools/need"
 )
 
 var docsPages = []string{
@@ -74,10 +75,9 @@ func TestDocsAsMarkdown(t *testing.T) {
 	} {
 		page := p.do("GET", path, nil, "Accept", "text/markdown, text/html;q=0.9, */*;q=0.1").want(200)
 		want := strings.ReplaceAll(string(p.get(source.path).want(200).body), "](", "]("+source.folder)
-		wantNoDiff(t, want, string(page.body), "%s (-.md +Accept)", path)
+		need.Same(t, want, string(page.body), "%s (want: .md, got: Accept)", path)
 		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(string(page.body), -1) {
-			target, err := (&url.URL{Path: path}).Parse(link[1])
-			check(t, err)
+			target := need.Value((&url.URL{Path: path}).Parse(link[1]))(t)
 			if !target.IsAbs() {
 				p.get(target.Path).want(200)
 			}
@@ -97,14 +97,13 @@ func TestPageNotFound(t *testing.T) {
 	p := start(t).as("")
 	const browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 	for path, root := range map[string]string{"/nowhere": "./", "/docs/nowhere": "../", "/docs/reference/a/b": "../../../"} {
-		response, err := client.Do(p.request(t.Context(), "GET", path, nil, "Accept", browser))
-		check(t, err)
+		response := need.Value(client.Do(p.request(t.Context(), "GET", path, nil, "Accept", browser)))(t)
 		page, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		if err != nil || response.StatusCode != http.StatusNotFound || response.Header.Get("Content-Type") != "text/html; charset=utf-8" {
 			t.Errorf("%s: %d %v, %v", path, response.StatusCode, response.Header, err)
 		}
-		wantText(t, string(page), `href="`+root+`docs/quickstart"`)
+		need.Contains(t, "the page", string(page), `href="`+root+`docs/quickstart"`)
 		p.do("GET", path, nil, "Accept", "*/*").wantError(404, "route_not_found")
 		p.do("GET", path, nil, "Accept", "text/html, application/json").wantError(404, "route_not_found")
 		p.do("POST", path, nil, "Accept", browser).wantError(404, "route_not_found")
@@ -122,8 +121,8 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	headings := regexp.MustCompile("(?m)^## (\\d+) `(\\w+)`").FindAllStringSubmatch(page, -1)
 	explained := mapped(headings, func(match []string) string { return match[1] + " " + match[2] })
 	slices.Sort(explained)
-	wantNoDiff(t, errorsInSource(t), explained, "errors (-source +page)")
-	wantEqual(t, 0, strings.Count(page, "**Remedy** \n"), "errors without a remedy")
+	need.Same(t, errorsInSource(t), explained, "errors (want: source, got: page)")
+	need.Same(t, 0, strings.Count(page, "**Remedy** \n"), "errors without a remedy")
 
 	_, rest, _ := strings.Cut(page, "`insufficient_scope`")
 	remedy, _, _ := strings.Cut(strings.ToLower(rest), "\n## ")
@@ -135,7 +134,7 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	}
 
 	described := slices.Sorted(maps.Keys(theContract().describedErrors()))
-	wantNoDiff(t, described, explained, "errors (-openapi.yaml +page)")
+	need.Same(t, described, explained, "errors (want: openapi.yaml, got: page)")
 }
 
 // TestLinksToErrors: each link to an error leads to its part of the page of errors. In a
@@ -160,12 +159,12 @@ func TestLinksToErrors(t *testing.T) {
 	for _, response := range regexp.MustCompile(`(?s)<dt><span class="status[^>]*>(\d+)</span></dt><dd>(.*?)</dd>`).FindAllStringSubmatch(reference, -1) {
 		for _, match := range regexp.MustCompile(`class="code-link" href="[^"]*#([^"]*)">([^<]*)</a>`).FindAllStringSubmatch(response[2], -1) {
 			linked[match[1]] = true
-			wantEqual(t, response[1]+" "+match[2], explained[match[1]],
+			need.Same(t, response[1]+" "+match[2], explained[match[1]],
 				"the error to which the link to %s leads", match[1])
 		}
 	}
 	for _, id := range []string{"rate_limited", "too_many_concurrent_requests", "injected_fault_502", "injected_fault_504"} {
-		wantEqual(t, true, linked[id], "whether a response links to %s", id)
+		need.Same(t, true, linked[id], "whether a response links to %s", id)
 	}
 }
 
@@ -182,8 +181,7 @@ func errorsInSource(t *testing.T) []string {
 			if strings.HasSuffix(source, "_test.go") {
 				continue
 			}
-			text, err := os.ReadFile(source)
-			check(t, err)
+			text := need.Value(os.ReadFile(source))(t)
 			errors := complete.FindAllStringSubmatch(string(text), -1)
 			if len(errors) != len(literal.FindAll(text, -1)) {
 				t.Fatalf("%s: an error does not begin with a status and a code", source)
@@ -215,7 +213,7 @@ func wantOutput(t *testing.T, output string, err error, wants ...string) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
-	wantText(t, output, wants...)
+	need.Contains(t, "the output", output, wants...)
 }
 
 // pagesOfOtherTests are the pages whose programs other tests run.
@@ -239,20 +237,18 @@ func TestGuides(t *testing.T) {
 		"record":         {"sh": {`"operation":"getPet"`}},
 		"report":         {"sh": {`"operation":"placeOrder"`, `"petId":1,"quantity":2`, "# Report on a client: "}},
 	}
-	pages, err := filepath.Glob("../docs/pages/*.md")
-	check(t, err)
+	pages := need.Value(filepath.Glob("../docs/pages/*.md"))(t)
 	tested := slices.Sorted(maps.Keys(guides))
 	tested = append(tested, pagesOfOtherTests...)
 	slices.Sort(tested)
 	var withPrograms []string
 	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		check(t, err)
+		text := need.Value(os.ReadFile(page))(t)
 		if regexp.MustCompile("(?m)^```\\w+ run").Match(text) {
 			withPrograms = append(withPrograms, strings.TrimSuffix(filepath.Base(page), ".md"))
 		}
 	}
-	wantNoDiff(t, withPrograms, tested, "pages (-with programs to run +tested)")
+	need.Same(t, withPrograms, tested, "pages (want: with programs to run, got: tested)")
 	for guide, programs := range guides {
 		sources := docstest.Programs(t, "../docs/pages/"+guide+".md")
 		for language, source := range sources {
@@ -296,7 +292,7 @@ func TestGuides(t *testing.T) {
 							return strings.Contains(string(report.body), "Seen once without a mistake: an order that was placed but whose response was lost.")
 						})
 					case "concurrency":
-						wantEqual(t, 99, p.readingPrimary().as(box.Key.Secret).inventory(1).Quantity, "the stock")
+						need.Same(t, 99, p.readingPrimary().as(box.Key.Secret).inventory(1).Quantity, "the stock")
 					}
 				})
 			}
@@ -315,8 +311,7 @@ func (p *petstore) behindProxy() string {
 	p.t.Helper()
 	proxy := httptest.NewUnstartedServer(nil)
 	base := "http://" + proxy.Listener.Addr().String()
-	server, err := url.Parse(p.with(func(o *api.Options) { o.BaseURL = base }).url)
-	check(p.t, err)
+	server := need.Value(url.Parse(p.with(func(o *api.Options) { o.BaseURL = base }).url))(p.t)
 	var broken atomic.Bool
 	proxy.Config.Handler = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
@@ -362,7 +357,7 @@ func TestSandboxesPage(t *testing.T) {
 	for _, operation := range []struct{ method, path string }{{"POST", "/sandboxes"}, {"DELETE", "/sandboxes/{sandboxId}"}} {
 		eventually(t, 5*time.Second, func() bool { return p.succeeded(operation.method, operation.path) == len(sampleTools)+1 }) // a fork
 	}
-	wantEqual(t, []sandbox{}, decode[[]sandbox](p.readingPrimary().get("/sandboxes").want(200)),
+	need.Same(t, []sandbox{}, decode[[]sandbox](p.readingPrimary().get("/sandboxes").want(200)),
 		"sandboxes that the samples left")
 }
 
@@ -377,7 +372,7 @@ func TestEventsPage(t *testing.T) {
 		p := startAlone(t)
 		output, err := sample{Lang: "cURL", Source: "set -eu -o pipefail\n" + sources["sh"]}.run(t, nil, p.url, p.key)
 		wantOutput(t, output, err, "the feed ends with "+p.eventID(0, 0)+"\n")
-		wantEqual(t, 2, strings.Count(output, `"sequence":1,"type":"category.created"`), "first events in %s", output)
+		need.Same(t, 2, strings.Count(output, `"sequence":1,"type":"category.created"`), "first events in %s", output)
 	})
 	for _, follower := range []struct{ name, program, prefix, ready, want string }{
 		{"stream", "bash", "exec ", "retry: ", "event: category.created"}, // bash becomes curl
@@ -411,14 +406,13 @@ type follower struct {
 func (p *petstore) follow(program, source string) *follower {
 	p.t.Helper()
 	file := filepath.Join(p.t.TempDir(), "sample.mjs")
-	check(p.t, os.WriteFile(file, []byte(source), 0o600))
+	need.OK(p.t, os.WriteFile(file, []byte(source), 0o600))
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	command := exec.CommandContext(ctx, program, file)
 	command.Env = append(os.Environ(), "PETSTORE_URL="+p.url, "PETSTORE_API_KEY="+p.key)
-	output, err := command.StdoutPipe()
-	check(p.t, err)
+	output := need.Value(command.StdoutPipe())(p.t)
 	command.Stderr = command.Stdout
-	check(p.t, command.Start())
+	need.OK(p.t, command.Start())
 	p.t.Cleanup(func() {
 		cancel()
 		_ = command.Wait() // killed

@@ -9,6 +9,7 @@ import (
 	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // withoutStandby makes commits wait for a standby that does not exist, and returns
@@ -35,7 +36,7 @@ func (p *petstore) withoutStandby() (back func()) {
 		p.t.Helper()
 		ending.Store(true)
 		set("")
-		check(p.t, ended())
+		need.OK(p.t, ended())
 	}
 }
 
@@ -113,6 +114,6 @@ func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {
 	for i, key := range []string{"", "key"} {
 		p.do("POST", "/store/orders", object{"petId": pet}, "Idempotency-Key", key).wantError(503, "unavailable")
 		attempts := pgtest.Read[int](t, p.db, "SELECT last_value FROM attempts")
-		wantEqual(t, 5*(i+1), attempts, "attempts after %d requests", i+1)
+		need.Same(t, 5*(i+1), attempts, "attempts after %d requests", i+1)
 	}
 }

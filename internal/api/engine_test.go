@@ -16,6 +16,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // replicaReads lets clients read on the standby of a database, on the engine
@@ -49,8 +50,7 @@ func shareReplica(t testing.TB, database *pgtest.Database, primary *postgres.DB)
 		primary.ReportPositions()    // as OpenReplicas does with the pool of the first server
 		return known.(*replicaReads) //nolint:forcetypeassert // all are
 	}
-	r, err := openReplica(database, primary)
-	check(t, err)
+	r := need.Value(openReplica(database, primary))(t)
 	readersOf.Store(database, r)
 	t.Cleanup(func() {
 		readersOf.Delete(database)

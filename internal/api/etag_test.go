@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	stores "petstore/internal/account"
+
+	"petstore/internal/tools/need"
 )
 
 var strongTag = regexp.MustCompile(`^"[A-Za-z0-9_-]{22}"$`)
@@ -208,8 +210,8 @@ func TestIfNoneMatch(t *testing.T) {
 					continue
 				}
 				resp.want(304)
-				wantEqual(t, "", string(resp.body), "%s, %s: the body of 304", resp.what, condition.name)
-				wantEqual(t, whole.etag(), resp.etag(), "%s, %s: the tag of 304", resp.what, condition.name)
+				need.Same(t, "", string(resp.body), "%s, %s: the body of 304", resp.what, condition.name)
+				need.Same(t, whole.etag(), resp.etag(), "%s, %s: the tag of 304", resp.what, condition.name)
 			}
 		}
 		// 304 has the same header fields as 200
@@ -219,7 +221,7 @@ func TestIfNoneMatch(t *testing.T) {
 				both.Del(name)
 			}
 		}
-		wantNoDiff(t, whole.header, header, "GET %s: header (-200 +304)", target)
+		need.Same(t, whole.header, header, "GET %s: header (want: 200, got: 304)", target)
 		p.withHeader("If-None-Match", []string{""}, "GET", target, nil).want(200)
 		p.withHeader("If-None-Match", []string{otherTag, whole.etag()}, "GET", target, nil).want(304)
 		p.withHeader("If-None-Match", []string{otherTag, "*"}, "GET", target, nil).want(200)
@@ -328,7 +330,7 @@ func TestPreconditionsOfEveryOperation(t *testing.T) {
 			routed = append(routed, route.Method+" "+route.Path)
 		}
 	}
-	wantNoDiff(t, routed, covered, "operations (-routed +tested)")
+	need.Same(t, routed, covered, "operations (want: routed, got: tested)")
 	const unmodified, failed, holds = 304, 412, 0
 	for _, test := range []struct {
 		match, noneMatch string
@@ -358,7 +360,7 @@ func TestPreconditionsOfEveryOperation(t *testing.T) {
 				case want == failed && method != "HEAD":
 					resp.wantError(412, "precondition_failed")
 				default:
-					wantEqual(t, "", string(resp.want(want).body), "%s: the body of %d", resp.what, want)
+					need.Same(t, "", string(resp.want(want).body), "%s: the body of %d", resp.what, want)
 				}
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"petstore/db"
 	"petstore/internal/api"
 	feedevent "petstore/internal/event"
+	"petstore/internal/tools/need"
 )
 
 // TestEventExamples records an event of each type in the sample shop and compares it with the
@@ -37,12 +38,11 @@ func TestEventExamples(t *testing.T) {
 	}
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL, "types": []string{"order.placed", "order.cancelled"}}).want(201))
 	p.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing' WHERE id = $1", hook.ID)
-	disabled, err := api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID)
-	check(t, err)
+	disabled := need.Value(api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID))(t)
 
 	recorded := map[string]map[string]any{}
 	var all []map[string]any
-	check(t, json.Unmarshal(p.get("/events?limit=200").want(200).body, &all))
+	need.OK(t, json.Unmarshal(p.get("/events?limit=200").want(200).body, &all))
 	for _, e := range all {
 		if kind := e["type"].(string); recorded[kind] == nil {
 			recorded[kind] = e
@@ -67,8 +67,8 @@ func TestEventExamples(t *testing.T) {
 	for _, one := range feedevent.Types {
 		meanings[string(one.Type)] = one.Text
 	}
-	wantNoDiff(t, meanings, components.Schemas["EventType"].Value.Extensions["x-enumDescriptions"],
-		"texts of the types (-source +spec)")
+	need.Same[any](t, meanings, components.Schemas["EventType"].Value.Extensions["x-enumDescriptions"],
+		"texts of the types (want: source, got: spec)")
 	examples := components.Examples
 	for _, kind := range feedevent.TypeNames() {
 		got, described := recorded[kind], examples[kind]
@@ -80,7 +80,7 @@ func TestEventExamples(t *testing.T) {
 		if described != nil {
 			want = plain(t, described.Value.Value)
 		}
-		wantNoDiff(t, constant("", want), constant("", any(got)),
-			"components.examples has another %s than %v (-example +recorded)", kind, got)
+		need.Same(t, constant("", want), constant("", any(got)),
+			"components.examples has another %s than %v (want: example, got: recorded)", kind, got)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"petstore/internal/tools/need"
 )
 
 // listed has the path of what the sample shop lacks, for the operations that list it.
@@ -41,8 +43,8 @@ func (p *petstore) wantExample(s sample, output string) {
 			p.t.Fatalf("%v: %s", err, output)
 		}
 		want := plain(p.t, media.Example)
-		wantNoDiff(p.t, constant("", want), constant("", got),
-			"the example of %s is not the response to its sample, which is %s (-example +response)", s.operationID, strings.TrimSpace(output))
+		need.Same(p.t, constant("", want), constant("", got),
+			"the example of %s is not the response to its sample, which is %s (want: example, got: response)", s.operationID, strings.TrimSpace(output))
 	}
 }
 
@@ -53,7 +55,7 @@ func plain(t testing.TB, value any) (read any) {
 	if err == nil {
 		err = json.Unmarshal(text, &read)
 	}
-	check(t, err)
+	need.OK(t, err)
 	return read
 }
 

@@ -15,6 +15,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // operation is an operation of the spec with a valid request.
@@ -105,7 +106,7 @@ func TestEveryOperationRejects(t *testing.T) {
 			resp := p.as(key).ask(o)
 			if !scope.Includes(o.scope()) {
 				resp.wantChallenge(403, "insufficient_scope", challengeScope)
-				wantText(t, resp.error().Message, o.scope().String(), scope.String())
+				need.Contains(t, "the message", resp.error().Message, o.scope().String(), scope.String())
 			} else if resp.status == 401 || resp.status == 403 || (o.method == "GET" && resp.status != 200 && resp.status != 404) {
 				t.Errorf("with a key of scope %s: %d", scope, resp.status)
 			}
@@ -127,7 +128,7 @@ func TestEveryOperationRejects(t *testing.T) {
 func (r *response) wantUnavailable() {
 	r.t.Helper()
 	want := errorBody{Code: "unavailable", Message: "The service is unavailable at the moment. Retry after the time in Retry-After.", Status: 503, RequestID: r.header.Get("X-Request-Id")}
-	wantEqual(r.t, want, r.wantError(503, "unavailable").error(), "%s: the Error", r.what)
+	need.Same(r.t, want, r.wantError(503, "unavailable").error(), "%s: the Error", r.what)
 	r.wantHeader("Retry-After", "1")
 }
 
@@ -282,8 +283,8 @@ func TestDatabaseErrorsAreHidden(t *testing.T) {
 		id := "fault-" + o.described.OperationID
 		resp := p.ask(o, "X-Request-Id", id)
 		want := errorBody{Code: "internal_error", Message: "The server failed. Quote the request id when you report it.", Status: 500, RequestID: id}
-		wantEqual(t, want, resp.wantError(500, "internal_error").error(), "the Error")
-		wantEqual(t, false, bytes.Contains(resp.body, []byte("relation")),
+		need.Same(t, want, resp.wantError(500, "internal_error").error(), "the Error")
+		need.Same(t, false, bytes.Contains(resp.body, []byte("relation")),
 			"whether %s contains the text of the database", resp.body)
 		lines := p.logged(id)
 		if len(lines) != 1 || lines[0].Level != "ERROR" || !strings.Contains(lines[0].Error, "does not exist") {

@@ -13,6 +13,7 @@ import (
 
 	"petstore/internal/docs/docstest"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // buildGo compiles programs into one, because linking takes most of the CPU time. Its argument is
@@ -33,7 +34,7 @@ func buildGo(t *testing.T, sources []string) (program string) {
 		"\nfunc main() {\n\tmap[string]func(){\n" + mains.String() + "\t}[os.Args[1]]()\n}\n"
 	for name, text := range files {
 		file := filepath.Join(dir, name)
-		check(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)))
+		need.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)))
 	}
 	command := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", "samples")
 	command.Dir = dir
@@ -74,9 +75,9 @@ func TestHostileSamples(t *testing.T) {
 			got := mapped(decode[[]message](p.readingPrimary().get("/messages?limit=200").want(200)), messageText)
 			want := slices.Sorted(slices.Values(messages))
 			slices.Sort(got)
-			wantNoDiff(t, want, got, "messages (-form +server)")
+			need.Same(t, want, got, "messages (want: form, got: server)")
 			keys := pgtest.List[string](t, p.db, "SELECT key FROM idempotency_keys WHERE account_id = $1", p.accountID())
-			wantEqual(t, 1, len(selected(keys, func(key string) bool { return key == docstest.HostileKey+"0" })),
+			need.Same(t, 1, len(selected(keys, func(key string) bool { return key == docstest.HostileKey+"0" })),
 				"idempotency keys")
 
 			id := strconv.FormatInt(p.newCategory(name), 10)

@@ -11,6 +11,7 @@ import (
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 	"petstore/internal/upkeep"
 )
 
@@ -25,10 +26,10 @@ func (r *response) wantReplay(first *response) {
 	r.t.Helper()
 	r.wantHeader("Idempotent-Replayed", "true")
 	first.wantHeader("Idempotent-Replayed", "")
-	wantEqual(r.t, first.status, r.status, "%s: the status of a replay", r.what)
-	wantNoDiff(r.t, string(first.body), string(r.body), "%s: the body (-first +replay)", r.what)
+	need.Same(r.t, first.status, r.status, "%s: the status of a replay", r.what)
+	need.Same(r.t, string(first.body), string(r.body), "%s: the body (want: first, got: replay)", r.what)
 	for _, name := range []string{"Location", "ETag", "Content-Type", "Cache-Control"} {
-		wantNoDiff(r.t, first.header.Values(name), r.header.Values(name), "%s: %s (-first +replay)", r.what, name)
+		need.Same(r.t, first.header.Values(name), r.header.Values(name), "%s: %s (want: first, got: replay)", r.what, name)
 	}
 }
 
@@ -79,7 +80,7 @@ func TestReplay(t *testing.T) {
 		for _, server := range []*petstore{p, another} {
 			server.under(key, one.target, one.body).wantReplay(first)
 		}
-		wantEqual(t, before+1, p.count(one.table), "rows after POST %s", one.target)
+		need.Same(t, before+1, p.count(one.table), "rows after POST %s", one.target)
 
 		// other bytes are another request, even with the same meaning
 		for _, body := range []string{one.other, one.body + " "} {
@@ -105,7 +106,7 @@ func TestIdempotencyKeysBelongToAnAPIKey(t *testing.T) {
 	first := p.under("x", "/messages", body).wantFresh(202)
 	p.as(p.newKey("tester", auth.Write)).under("x", "/messages", body).wantFresh(202)
 	p.under("x", "/messages", body).wantReplay(first)
-	wantEqual(t, 2, p.count("messages"), "messages")
+	need.Same(t, 2, p.count("messages"), "messages")
 }
 
 // TestErrorsFreeTheKey: only successful responses are stored. After an error the key is free.
@@ -215,7 +216,7 @@ func TestIdempotencyKeyIsForPOST(t *testing.T) {
 	}
 	s.withHeader("Idempotency-Key", []string{"x"}, "DELETE", s.orderPath(0), nil).wantFresh(204)
 	s.withHeader("Idempotency-Key", []string{"x"}, "DELETE", s.orderPath(0), nil).wantError(404, "order_not_found")
-	wantEqual(t, 0, s.count("idempotency_keys"), "stored responses")
+	need.Same(t, 0, s.count("idempotency_keys"), "stored responses")
 	s.under("x", "/store/orders", object{"petId": s.pet}).wantFresh(201)
 }
 
@@ -253,7 +254,7 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 			}
 			p.under("x", one.target, "{}").wantError(400, "validation_failed")
 		})
-		wantEqual(t, before, p.count(one.table), "rows after POST %s", one.target)
+		need.Same(t, before, p.count(one.table), "rows after POST %s", one.target)
 	}
 	p.holding("x", func() {
 		p.under("X", "/messages", object{"message": "another key"}).wantFresh(202)
@@ -276,9 +277,8 @@ func TestIdempotencyKeyIsNoOtherLock(t *testing.T) {
 	} {
 		p.locked(id, lock)
 	}
-	locked, err := db.New(pgtest.Begin(t, p.db)).StoreTryLockSweep(t.Context(), id)
-	check(t, err)
-	wantEqual(t, true, locked, "whether the sweep is locked")
+	locked := need.Value(db.New(pgtest.Begin(t, p.db)).StoreTryLockSweep(t.Context(), id))(t)
+	need.Same(t, true, locked, "whether the sweep is locked")
 	for _, key := range []string{"store", "sandboxes", "keys", "sweep"} {
 		p.under(key, "/categories", object{"name": key}).want(201)
 	}
@@ -305,7 +305,7 @@ func TestRaceForOneIdempotencyKey(t *testing.T) {
 				resp.wantError(409, "idempotency_in_progress").wantHeader("Retry-After", "1")
 			}
 		}
-		wantEqual(t, 1, ends["201 "], "requests that were not replays")
+		need.Same(t, 1, ends["201 "], "requests that were not replays")
 		t.Log(ends)
 		s.wantShelf(on("available", 97, 3))
 		p.under(key, "/store/orders", object{"petId": s.pet, "quantity": 3}).want(201)
@@ -334,8 +334,8 @@ func TestIdempotencyKeyExpires(t *testing.T) {
 	p.age(24 * time.Hour)
 	third := p.under("x", "/messages", bye).wantFresh(202)
 	p.under("x", "/messages", bye).wantReplay(third)
-	wantEqual(t, 3, p.count("messages"), "messages")
-	wantEqual(t, 1, p.count("idempotency_keys"), "stored responses")
+	need.Same(t, 3, p.count("messages"), "messages")
+	need.Same(t, 1, p.count("idempotency_keys"), "stored responses")
 }
 
 // expire inserts expired stored responses.
@@ -376,12 +376,12 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 			t.Errorf("locked the sweep: %t, %v", locked, err)
 		}
 		p.sweepKeys()
-		wantEqual(t, 26, p.count("idempotency_keys"), "stored responses that are left while another process sweeps")
+		need.Same(t, 26, p.count("idempotency_keys"), "stored responses that are left while another process sweeps")
 		pgtest.Rollback(t, tx)
 		p.sweepKeys()
-		wantEqual(t, 1, p.count("idempotency_keys"), "stored responses that are left")
+		need.Same(t, 1, p.count("idempotency_keys"), "stored responses that are left")
 	})
-	wantEqual(t, 1, p.count("idempotency_keys"), "stored responses that are left")
+	need.Same(t, 1, p.count("idempotency_keys"), "stored responses that are left")
 	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
 }
 
@@ -392,10 +392,10 @@ func TestSweepIsAWrite(t *testing.T) {
 	const conns = 3 // one for writes, two reserved for reads
 	pool := pgtest.Open(t, p.dbURL, conns)
 	rows, err := pool.Writing().Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
-	check(t, err)
+	need.OK(t, err)
 	t.Cleanup(rows.Close)
 	if err := upkeep.SweepIdempotencyKeys(t.Context(), pool); err == nil {
 		t.Error("the sweep had a connection")
 	}
-	wantEqual(t, 1, pool.CanceledWrites(), "writes that did not get a connection: the sweep")
+	need.Same(t, 1, pool.CanceledWrites(), "writes that did not get a connection: the sweep")
 }

@@ -6,6 +6,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 func TestStockingRules(t *testing.T) {
@@ -57,7 +58,7 @@ func TestInventorySummary(t *testing.T) {
 			p.stage(on(status, 0))
 		}
 		got := decode[map[string]int](p.get("/store/inventory/summary").want(200))
-		wantEqual(t, step.want, got, "after %v", step.add)
+		need.Same(t, step.want, got, "after %v", step.add)
 	}
 }
 
@@ -72,7 +73,7 @@ func TestOrdersUpdateInventoryHOT(t *testing.T) {
 	order := db.StockWriteParams{AccountID: p.accountID(), PetIds: []int64{petID}, Quantities: []int64{995}, Helds: []int64{5}}
 	cancellation := db.StockWriteParams{AccountID: p.accountID(), PetIds: []int64{petID}, Quantities: []int64{1000}, Helds: []int64{0}}
 	db.New(tx).StockWrite(t.Context(), []db.StockWriteParams{order, cancellation}).Exec(func(_ int, err error) {
-		check(t, err)
+		need.OK(t, err)
 	})
 	var updated, hot int
 	err := tx.QueryRow(t.Context(), `

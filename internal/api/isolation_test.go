@@ -19,6 +19,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	samples "petstore/internal/seed"
+	"petstore/internal/tools/need"
 )
 
 // absentIDs has an id that no account has, by path parameter.
@@ -48,8 +49,7 @@ type tenant struct {
 func (p *petstore) tenant(name string) tenant {
 	p.t.Helper()
 	key := p.newKey(name, auth.Admin)
-	owner, err := db.New(p.db).AccountGetByName(p.t.Context(), p.named(name))
-	check(p.t, err)
+	owner := need.Value(db.New(p.db).AccountGetByName(p.t.Context(), p.named(name)))(p.t)
 	made := tenant{petstore: p.as(key), account: owner.ID}
 	made.ids, made.tag = made.twoOfEach(owner.ID, name)
 	for range 2 {
@@ -76,14 +76,13 @@ func (p *petstore) sandboxTenant(parent tenant, name string, foreign tenant) ten
 // sandbox creates a sandbox of an account, and returns its id and its key.
 func (p *petstore) sandbox(parent int64, sample string) (id int64, key string) {
 	p.t.Helper()
-	err := pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
+	need.OK(p.t, pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
 		made, err := stores.CreateSandbox(p.t.Context(), db.New(tx), stores.NewSandbox{
 			ParentID: parent, Name: "test", Sample: sample, Expiry: stores.DefaultExpiry,
 		})
 		id, key = made.Sandbox.ID, made.Secret.Reveal()
 		return err
-	})
-	check(p.t, err)
+	}))
 	return id, key
 }
 
@@ -100,7 +99,7 @@ func (p *petstore) twoOfEach(account int64, name string) (ids map[string]string,
 		p.do("POST", hook.path()+"/test", nil).want(202)
 		test := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
 		key, _, err := auth.Issue(p.t.Context(), db.New(p.db), auth.NewKey{AccountID: account, Name: "another", Scope: auth.Admin})
-		check(p.t, err)
+		need.OK(p.t, err)
 		ids = map[string]string{
 			"petId": strconv.FormatInt(petID, 10), "categoryId": strconv.FormatInt(decode[pet](own).CategoryID, 10),
 			"orderId": strconv.FormatInt(placed.ID, 10), "messageId": sent.ID, "apiKeyId": strconv.FormatInt(key.ID, 10),
@@ -185,14 +184,14 @@ func (r *response) comparable() string {
 // whether another account has an id.
 func (r *response) wantAsAbsent(absent *response) {
 	r.t.Helper()
-	wantNoDiff(r.t, absent.comparable(), r.comparable(),
-		"%s: response for an id that no account has (-), for an id of another account (+)", r.what)
+	need.Same(r.t, absent.comparable(), r.comparable(),
+		"%s: response (want: an id that no account has, got: an id of another account)", r.what)
 }
 
 // wantRows fails the test unless all rows are as before.
 func (p *petstore) wantRows(before map[string][]string) {
 	p.t.Helper()
-	wantNoDiff(p.t, before, p.rows(), "rows (-before +after)")
+	need.Same(p.t, before, p.rows(), "rows (want: before, got: after)")
 }
 
 // eachPair runs a subtest for each pair of an owner and a client of another store.
@@ -235,7 +234,7 @@ func TestIDsOfOtherAccounts(t *testing.T) {
 				continue
 			}
 			foreign, absent := withIDs(t, o.path, owner.ids), withIDs(t, o.path, absentIDs)
-			wantEqual(t, 404, other.do(o.method, foreign, o.body).status, "the status of %s %s", o.method, foreign)
+			need.Same(t, 404, other.do(o.method, foreign, o.body).status, "the status of %s %s", o.method, foreign)
 			for _, header := range [][]string{
 				nil, {"If-Match", owner.tag}, {"If-Match", "*"}, {"If-Match", other.tag}, {"If-None-Match", owner.tag}, {"If-None-Match", "*"}, {"Idempotency-Key", "one"},
 			} {
@@ -325,8 +324,7 @@ func (a tenant) wantCursorRejected(target string, other tenant) {
 	if strings.Contains(target, "?") {
 		firstPage = target + "&limit=1"
 	}
-	next, err := url.Parse(a.get(withIDs(a.t, firstPage, a.ids)).want(200).link("next"))
-	check(a.t, err)
+	next := need.Value(url.Parse(a.get(withIDs(a.t, firstPage, a.ids)).want(200).link("next")))(a.t)
 	a.get(next.RequestURI()).want(200)
 	malformed := other.get(withIDs(a.t, firstPage, other.ids)+"&cursor=none").wantError(400, "invalid_cursor")
 	other.get(strings.ReplaceAll(next.RequestURI(), a.ids["webhookId"], other.ids["webhookId"])).wantError(400, "invalid_cursor").wantAsAbsent(malformed)
@@ -356,14 +354,14 @@ func TestListsOfOtherAccounts(t *testing.T) {
 		for _, target := range []string{"/pets?id=%[1]s", "/pets?id=%[1]s&id=%[1]s0", "/pets?categoryId=%[2]s", "/pets?categoryId=%[2]s&sort=name", "/store/orders?petId=%[1]s"} {
 			target = fmt.Sprintf(target, owner.ids["petId"], owner.ids["categoryId"])
 			page := other.do("GET", target, nil, "Prefer", "count=exact").want(200)
-			wantEqual(t, "[]", string(page.wantHeader("X-Total-Count", "0").body),
+			need.Same(t, "[]", string(page.wantHeader("X-Total-Count", "0").body),
 				"GET %s with ids of another account", target)
 		}
 		both := decode[[]pet](other.get("/pets?id=" + owner.ids["petId"] + "&id=" + other.ids["petId"]).want(200))
-		wantEqual(t, 1, len(both), "pets of a batch with a pet of another account")
-		wantEqual(t, other.ids["petId"], strconv.FormatInt(both[0].ID, 10), "the pet of the batch")
+		need.Same(t, 1, len(both), "pets of a batch with a pet of another account")
+		need.Same(t, other.ids["petId"], strconv.FormatInt(both[0].ID, 10), "the pet of the batch")
 		summary := string(other.get("/store/inventory/summary").want(200).body)
-		wantEqual(t, `{"available":2,"pending":0,"sold":0}`, summary, "the summary of an account with two pets")
+		need.Same(t, `{"available":2,"pending":0,"sold":0}`, summary, "the summary of an account with two pets")
 	})
 }
 
@@ -390,8 +388,8 @@ func TestIdempotencyKeysOfOtherAccounts(t *testing.T) {
 				{first, owner.do("POST", test.target, test.one, "Idempotency-Key", "same"+test.target)},
 				{second, other.do("POST", test.target, test.same, "Idempotency-Key", "same"+test.target)},
 			} {
-				wantNoDiff(t, string(replay.made.body), string(replay.again.body),
-					"a retry of %s (-first +retry)", replay.made.what)
+				need.Same(t, string(replay.made.body), string(replay.again.body),
+					"a retry of %s (want: first, got: retry)", replay.made.what)
 			}
 		}
 	})
@@ -406,9 +404,8 @@ func (p *petstore) sampleTenants(number int) []tenant {
 	for i := range all {
 		name := fmt.Sprint("account ", i)
 		key := p.newKey(name, auth.Admin)
-		owner, err := db.New(p.db).AccountGetByName(p.t.Context(), p.named(name))
-		check(p.t, err)
-		check(p.t, pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
+		owner := need.Value(db.New(p.db).AccountGetByName(p.t.Context(), p.named(name)))(p.t)
+		need.OK(p.t, pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
 			return samples.Fill(p.t.Context(), db.New(tx), owner.ID, pets, nil)
 		}))
 		all[i] = tenant{petstore: p.as(key), account: owner.ID}
@@ -546,7 +543,7 @@ func TestConcurrentRequestsOfAccounts(t *testing.T) {
 				return
 			}
 			for i, p := range tenants {
-				wantEqual(t, int64(1000*(i+1)-each), p.inventory(1).Quantity,
+				need.Same(t, int64(1000*(i+1)-each), p.inventory(1).Quantity,
 					"units of account %d that are left after %d orders", i, each)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"petstore/internal/auth"
+	"petstore/internal/tools/need"
 )
 
 // TestTooManyAPIKeys checks that an account has at most 100 live keys, also when many
@@ -22,7 +23,7 @@ func TestTooManyAPIKeys(t *testing.T) {
 	ends := outcomes(allAtOnce(t, 10, func(i int) (*response, error) {
 		return p.try("POST", keysPath, object{"name": fmt.Sprint(i), "scope": "read"})
 	}))
-	wantEqual(t, map[string]int{"201": 4, "409 too_many_api_keys": 6}, ends, "new keys")
+	need.Same(t, map[string]int{"201": 4, "409 too_many_api_keys": 6}, ends, "new keys")
 	p.revoke(lastID)
 	p.makeKey("after a revocation", "read")
 	p.post(keysPath, object{"name": "one more", "scope": "read"}).wantError(409, "too_many_api_keys")
@@ -72,9 +73,9 @@ func TestExpiryBeyondCreator(t *testing.T) {
 		{object{"name": "new", "scope": "read"}, end}, // the default
 	} {
 		key := decode[apiKey](creator.post(keysPath, one.body).want(201))
-		wantEqual(t, &one.want, key.ExpiresAt, "%v: expiresAt", one.body)
+		need.Same(t, &one.want, key.ExpiresAt, "%v: expiresAt", one.body)
 	}
-	wantEqual(t, nil, p.makeKey("forever", "read").ExpiresAt, "expiresAt of a key of a key without expiry")
+	need.Same(t, nil, p.makeKey("forever", "read").ExpiresAt, "expiresAt of a key of a key without expiry")
 }
 
 // TestRotateBeyondCreator checks that a key rotates no key that expires later than itself,

@@ -7,6 +7,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/ratelimit"
+	"petstore/internal/tools/need"
 )
 
 // TestKnown: the server reports each request with a valid API key and tokens, and no other
@@ -31,12 +32,12 @@ func TestKnown(t *testing.T) {
 	} {
 		known.Store(0)
 		p.as(test.key).get(test.target).want(test.status)
-		wantEqual(t, test.known, known.Load(), "known requests of GET %s with the key %.8q", test.target, test.key)
+		need.Same(t, test.known, known.Load(), "known requests of GET %s with the key %.8q", test.target, test.key)
 	}
 	limited, _ := p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{}, count)
 	known.Store(0)
 	limited.get("/pets").want(200)
 	limited.get("/pets").want(429)
 	limited.post("/pets", object{}).want(429)
-	wantEqual(t, 1, known.Load(), "known requests of 3 with one token")
+	need.Same(t, 1, known.Load(), "known requests of 3 with one token")
 }

@@ -27,6 +27,7 @@ import (
 	"petstore/internal/pgtest"
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 )
 
 // stoppedClock is a clock that only the test moves.
@@ -52,7 +53,7 @@ func (p *petstore) limited(keys, failures ratelimit.Limit, change ...func(*api.O
 func (r *response) wantLimit(policy, state string) {
 	r.t.Helper()
 	got := [][]string{r.header.Values("RateLimit-Policy"), r.header.Values("RateLimit")}
-	wantEqual(r.t, [][]string{{policy}, {state}}, got, "%s: RateLimit-Policy and RateLimit", r.what)
+	need.Same(r.t, [][]string{{policy}, {state}}, got, "%s: RateLimit-Policy and RateLimit", r.what)
 }
 
 // wantNoLimit fails the test if the response has a rate limit header.
@@ -67,7 +68,7 @@ func (r *response) wantNoLimit() {
 func (r *response) wantLimited(seconds string) *response {
 	r.t.Helper()
 	r.wantError(429, "rate_limited")
-	wantEqual(r.t, []string{seconds}, r.header.Values("Retry-After"), "%s: Retry-After", r.what)
+	need.Same(r.t, []string{seconds}, r.header.Values("Retry-After"), "%s: Retry-After", r.what)
 	r.wantHeader("WWW-Authenticate", "")
 	return r
 }
@@ -86,7 +87,7 @@ func TestKeyLimit(t *testing.T) {
 	clock.move(9800 * time.Millisecond)
 	p.get("/pets").wantLimited("11").wantLimit(policy, `"key";r=0;t=21`)
 	head := p.do("HEAD", "/pets", nil).want(429).wantHeader("Retry-After", "21")
-	wantEqual(t, "", string(head.body), "the body of HEAD")
+	need.Same(t, "", string(head.body), "the body of HEAD")
 	clock.move(100 * time.Millisecond)
 	p.get("/pets").want(200).wantLimit(policy, `"key";r=0;t=30`)
 	clock.move(time.Hour)
@@ -371,7 +372,7 @@ func TestAddressOfAClient(t *testing.T) {
 			if test.same {
 				want = []int{401, 429}
 			}
-			wantEqual(t, want, statuses, "statuses")
+			need.Same(t, want, statuses, "statuses")
 		})
 	}
 	if _, err := api.New(api.Options{Options: gate.Options{DB: p.pool, TrustedProxies: []string{"proxy"}}}); err == nil {
@@ -541,7 +542,7 @@ func TestLimitsAreCounted(t *testing.T) {
 
 	text := exposed(t, metrics)
 	for limit, count := range map[string]int{"key": 1, "account": 2, "address": 1, "concurrency": 3} {
-		wantText(t, text, fmt.Sprintf("petstore_http_rate_limited_total{limit=%q} %d\n", limit, count))
+		need.Contains(t, "the page of metrics", text, fmt.Sprintf("petstore_http_rate_limited_total{limit=%q} %d\n", limit, count))
 	}
 }
 
@@ -600,7 +601,7 @@ func TestSandboxesShareLimits(t *testing.T) {
 				tooMany(p.as(one.key).post("/messages", object{"message": "one more"}))
 			}
 			// The server waits at most a second for the body of a request that it rejects.
-			check(t, p.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n", 429))
+			need.OK(t, p.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n", 429))
 			p.as(another).post("/messages", object{"message": "from another account"}).want(202)
 			for _, one := range finish {
 				one().want(202)
@@ -733,7 +734,7 @@ func TestMalformedRequests(t *testing.T) {
 		}
 		return nil
 	})
-	check(t, p.checkClosing("PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 404))
+	need.OK(t, p.checkClosing("PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 404))
 }
 
 // TestUnreadBody checks the response to a request whose body the server does not read to its end.
@@ -798,7 +799,7 @@ func TestBodyTooSlow(t *testing.T) {
 	}
 	for what, text := range map[string]string{"with a length": "Content-Length: 20\r\n\r\n{", "chunked": "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"} {
 		t.Run(what, func(t *testing.T) {
-			check(t, slow.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\n"+text, 408))
+			need.OK(t, slow.checkClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+"\r\nContent-Type: application/json\r\n"+text, 408))
 		})
 	}
 	p.wantRows(before)
@@ -902,8 +903,8 @@ func TestLongQuery(t *testing.T) {
 		})
 	}
 	violations := p.get("/pets?" + strings.Repeat("id=1&", 1000) + "name=x").violations()
-	wantEqual(t, []string{"name too_many", "id too_many"}, violations, "violations of 1001 parameters")
-	wantEqual(t, []string{"id too_many"}, p.get("/pets?"+strings.Repeat("id=1&", 999)+"name=x").violations(),
+	need.Same(t, []string{"name too_many", "id too_many"}, violations, "violations of 1001 parameters")
+	need.Same(t, []string{"id too_many"}, p.get("/pets?"+strings.Repeat("id=1&", 999)+"name=x").violations(),
 		"violations of 1000 parameters")
 }
 
@@ -923,8 +924,7 @@ func (p *petstore) patient(changes ...func(*api.Options)) *petstore {
 // not lead through a pooler. The settings are names, each with a value.
 func (p *petstore) withSession(settings ...string) *petstore {
 	p.t.Helper()
-	target, err := url.Parse(p.direct)
-	check(p.t, err)
+	target := need.Value(url.Parse(p.direct))(p.t)
 	parameters := target.Query()
 	for setting := range slices.Chunk(settings, 2) {
 		parameters.Set(setting[0], setting[1])
@@ -995,7 +995,7 @@ func TestPageBytes(t *testing.T) {
 	if got := len(resp.body); got < 480<<10 || got > 512<<10 {
 		t.Errorf("a page has %d bytes", got)
 	}
-	wantEqual(t, messages, len(walk[message](p, "/messages?limit=200")), "messages of all pages")
+	need.Same(t, messages, len(walk[message](p, "/messages?limit=200")), "messages of all pages")
 }
 
 // insertMessages inserts messages of the maximum size, 16 KB, into each store of the test.
@@ -1014,8 +1014,7 @@ func (p *petstore) withSmallBuffers(change func(*http.Server)) *petstore {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		return setBuffer(raw, syscall.SO_SNDBUF)
 	}}
-	listener, err := config.Listen(p.t.Context(), "tcp", "127.0.0.1:0")
-	check(p.t, err)
+	listener := need.Value(config.Listen(p.t.Context(), "tcp", "127.0.0.1:0"))(p.t)
 	return p.listening(func(s *httptest.Server) {
 		s.Listener.Close()
 		s.Listener = listener
@@ -1035,12 +1034,11 @@ func setBuffer(raw syscall.RawConn, option int) error {
 // is small from the start, so that the TCP window never opens.
 func (p *petstore) slowReader(target string, header ...string) net.Conn {
 	p.t.Helper()
-	conn, err := p.dial(net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+	conn := need.Value(p.dial(net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		return setBuffer(raw, syscall.SO_RCVBUF)
-	}})
-	check(p.t, err)
+	}}))(p.t)
 	p.t.Cleanup(func() { conn.Close() })
-	check(p.t, p.request(p.t.Context(), "GET", target, nil, header...).Write(conn))
+	need.OK(p.t, p.request(p.t.Context(), "GET", target, nil, header...).Write(conn))
 	return conn
 }
 
@@ -1086,7 +1084,7 @@ func TestSlowReaders(t *testing.T) {
 	for _, key := range keys[1:] {
 		p.as(key).get(page).wantRejected(429, "too_many_concurrent_requests")
 	}
-	wantEqual(t, 429, p.get(recorded).status, "the status of a recorded request of 520 KB")
+	need.Same(t, 429, p.get(recorded).status, "the status of a recorded request of 520 KB")
 	p.get("/messages/" + decode[[]message](p.as(another).get(page).want(200))[0].ID).want(200)
 	p.as(another).get(page).want(200)
 	leave()

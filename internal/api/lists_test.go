@@ -20,6 +20,7 @@ import (
 	"petstore/internal/casefold"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // catalogue holds the contents of a store as clients see them, sorted by id.
@@ -70,8 +71,7 @@ func (p *petstore) fill(size int) catalogue {
 
 func (p *petstore) copy(table string, columns []string, size int, row func(int) []any) {
 	p.t.Helper()
-	_, err := p.db.CopyFrom(p.t.Context(), pgx.Identifier{table}, columns, pgx.CopyFromSlice(size, func(i int) ([]any, error) { return row(i), nil }))
-	check(p.t, err)
+	need.Value(p.db.CopyFrom(p.t.Context(), pgx.Identifier{table}, columns, pgx.CopyFromSlice(size, func(i int) ([]any, error) { return row(i), nil })))(p.t)
 }
 
 // walkAll walks a list with pages of several sizes. It fails the test unless the pages return these
@@ -115,8 +115,7 @@ func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 				if linked == "" && rel == "next" {
 					continue
 				}
-				parsed, err := url.Parse(linked)
-				check(p.t, err)
+				parsed := need.Value(url.Parse(linked))(p.t)
 				query := parsed.Query()
 				if query.Has("cursor") != (rel == "next") {
 					p.t.Fatalf("%s: rel=%s is %s", page.what, rel, linked)
@@ -249,8 +248,7 @@ func TestListOrders(t *testing.T) {
 	p := start(t)
 	s := p.fill(61)
 	at := func(text string) time.Time {
-		parsed, err := time.Parse(time.RFC3339Nano, text)
-		check(t, err)
+		parsed := need.Value(time.Parse(time.RFC3339Nano, text))(t)
 		return parsed
 	}
 	const christmas, microsecondLater, newYear = "2026-12-24T00:00:00Z", "2026-12-24T00:00:00.000001Z", "2026-12-31T00:00:00Z"
@@ -369,7 +367,7 @@ func TestCountIsPreferred(t *testing.T) {
 			}
 			resp.want(200)
 			for name, want := range map[string]string{"X-Total-Count": total, "Preference-Applied": applied} {
-				wantEqual(t, want, resp.header.Get(name), "%s, Prefer %q: %s", method, test.prefer, name)
+				need.Same(t, want, resp.header.Get(name), "%s, Prefer %q: %s", method, test.prefer, name)
 			}
 		}
 	}
@@ -390,7 +388,7 @@ func TestListLimits(t *testing.T) {
 	count := func(target string) int { return len(decode[[]json.RawMessage](p.get(target).want(200))) }
 	for _, path := range []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages"} {
 		for target, want := range map[string]int{path: 50, path + "?limit=1": 1, path + "?limit=199": 199, path + "?limit=200": 200} {
-			wantEqual(t, want, count(target), "items of GET %s", target)
+			need.Same(t, want, count(target), "items of GET %s", target)
 		}
 		p.get(path+"?limit=201").wantViolations("invalid_parameter", "limit out_of_range")
 	}
@@ -399,9 +397,9 @@ func TestListLimits(t *testing.T) {
 		batch.Add("id", fmt.Sprint(one.ID))
 	}
 	whole := p.get("/pets?" + batch.Encode()).want(200)
-	wantEqual(t, s.pets[:100], decode[[]pet](whole), "a batch of 100")
-	wantEqual(t, "", whole.link("next"), "the next page of a batch of 100")
-	wantEqual(t, 7, count("/pets?limit=7&"+batch.Encode()), "pets of a batch with a limit of 7")
+	need.Same(t, s.pets[:100], decode[[]pet](whole), "a batch of 100")
+	need.Same(t, "", whole.link("next"), "the next page of a batch of 100")
+	need.Same(t, 7, count("/pets?limit=7&"+batch.Encode()), "pets of a batch with a limit of 7")
 	empty := start(t)
 	for _, path := range []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages"} {
 		if page := empty.get(path).want(200); string(page.body) != "[]" || page.link("next") != "" || page.link("first") == "" {
@@ -474,10 +472,10 @@ func TestCursorIsBound(t *testing.T) {
 	twin.get("/pets?limit=1" + byID).want(200)
 	other := pgtest.NewEmpty(t) // a cloned template would have the same key
 	migrations, err := postgres.OpenMigrations(t.Context(), other.URL)
-	check(t, err)
+	need.OK(t, err)
 	defer migrations.Close()
 	_, err = migrations.Up(t.Context())
-	check(t, err)
+	need.OK(t, err)
 	startOn(t, other).get("/pets?limit=1"+byID).wantError(400, "invalid_cursor")
 }
 
@@ -532,7 +530,7 @@ func TestWalkAmongWriters(t *testing.T) {
 	}
 
 	for writer := range writers {
-		p.run(func(ctx context.Context) {
+		need.Background(p.t, func(ctx context.Context) {
 			do := func(method, target string, body any, status int) string {
 				resp, err := p.try(method, target, body)
 				if err != nil {
@@ -592,8 +590,7 @@ func TestWalkAmongWriters(t *testing.T) {
 
 func parsed(t *testing.T, query string) url.Values {
 	t.Helper()
-	values, err := url.ParseQuery(query)
-	check(t, err)
+	values := need.Value(url.ParseQuery(query))(t)
 	return values
 }
 
@@ -609,8 +606,7 @@ func sortedBy(sort string) string {
 // and include all staying rows that match.
 func seenOnce[ID comparable, T any](p *petstore, target string, stay map[ID]T, id func(T) ID, inOrder func(a, b T) int) {
 	p.t.Helper()
-	requested, err := url.Parse(target)
-	check(p.t, err)
+	requested := need.Value(url.Parse(target))(p.t)
 	filter := requested.Query()
 	seen := walk[T](p, target)
 	if !slices.IsSortedFunc(seen, inOrder) {

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	stores "petstore/internal/account"
+
+	"petstore/internal/tools/need"
 )
 
 // TestLocations: each 201 and 202 has a Location, and a GET of it succeeds. Unless it is a
@@ -42,7 +44,7 @@ func TestLocations(t *testing.T) {
 	}
 	slices.Sort(promised)
 	slices.Sort(followed)
-	wantNoDiff(t, promised, followed, "operations with Location (-spec +followed)")
+	need.Same(t, promised, followed, "operations with Location (want: spec, got: followed)")
 }
 
 // TestGetOne: a resource that is an item of a list has a path of its own with the same
@@ -68,7 +70,7 @@ func TestGetOne(t *testing.T) {
 			delete(item, "lastUsedAt") // this test uses the key
 			one := decode[map[string]json.RawMessage](found)
 			delete(one, "lastUsedAt")
-			wantNoDiff(t, item, one, "GET %s (-listed +found)", path)
+			need.Same(t, item, one, "GET %s (want: listed, got: found)", path)
 			if tag := found.header.Get("ETag"); tag != "" {
 				p.do("GET", path, nil, "If-None-Match", tag).want(304)
 			} else {

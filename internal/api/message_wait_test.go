@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +16,7 @@ import (
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -62,13 +62,10 @@ func TestWaitForMessage(t *testing.T) {
 	p.endMessage(second, "failed")
 	p.waits(1)
 
-	received := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
-	t.Cleanup(received.Close)
-	if _, err := db.New(p.db).WebhookCreate(t.Context(), db.WebhookCreateParams{
+	received := need.Server(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	need.Value(db.New(p.db).WebhookCreate(t.Context(), db.WebhookCreateParams{
 		AccountID: p.accountID(), ID: "wh_0198c5f27d3a7c419b0e5a1f3c2d4e6f", URL: received.URL, Types: []string{"message.queued"}, Secret: make([]byte, 33),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	p.deliver()
 	for _, received := range []func() *response{here, there} {
 		got := received()
@@ -79,7 +76,7 @@ func TestWaitForMessage(t *testing.T) {
 	for _, value := range []string{"wait=30", "wait=31", "wait=9223372036", "wait=9223372036854775808"} {
 		again := p.do("GET", path, nil, "Prefer", value).want(200)
 		again.wantHeader("Preference-Applied", "wait=30")
-		wantEqual(t, "delivered", decode[message](again).Status, "%s: the status of a delivered message", value)
+		need.Same(t, "delivered", decode[message](again).Status, "%s: the status of a delivered message", value)
 	}
 	p.waits(0)
 }
@@ -91,7 +88,7 @@ func (p *petstore) deliver() {
 	worker := deliverer.New(deliverer.Options{
 		DB: pool, Client: client, Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 	})
-	p.run(worker.Run)
+	need.Background(p.t, worker.Run)
 }
 
 // TestMessageWaitEnds: a wait ends after its time, and preconditions hold for the message
@@ -102,7 +99,7 @@ func TestMessageWaitEnds(t *testing.T) {
 	path, etag := p.newMessage()
 	got := p.do("GET", path, nil, "Prefer", "wait=1").want(200)
 	got.wantHeader("Preference-Applied", "wait=1").wantHeader("ETag", etag)
-	wantEqual(t, "queued", decode[message](got).Status, "the status after the time")
+	need.Same(t, "queued", decode[message](got).Status, "the status after the time")
 	p.do("GET", path, nil, "Prefer", "wait=1", "If-None-Match", etag).want(304)
 	for _, value := range []string{"wait=0", "wait=-1", "wait=x", "wait", "respond-async"} {
 		p.do("GET", path, nil, "Prefer", value).want(200).wantHeader("Preference-Applied", "")
@@ -113,7 +110,7 @@ func TestMessageWaitEnds(t *testing.T) {
 	waiting := p.waitFor(path)
 	p.waits(1)
 	p.endMessage(path, "failed")
-	wantEqual(t, "failed", decode[message](waiting().want(200)).Status, "the status after the wait")
+	need.Same(t, "failed", decode[message](waiting().want(200)).Status, "the status after the wait")
 	p.do("GET", path, nil, "Prefer", "wait=30", "If-Match", etag).want(412).wantHeader("Preference-Applied", "")
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"petstore/internal/auth"
+	"petstore/internal/tools/need"
 )
 
 func TestMessage(t *testing.T) {
@@ -22,7 +23,7 @@ func TestMessage(t *testing.T) {
 		t.Errorf("createdAt %s is not now", sent.CreatedAt)
 	}
 	got := p.get(queued.header.Get("Location")).want(200)
-	wantNoDiff(t, string(queued.body), string(got.body), "queued message and message read (-queued +read)")
+	need.Same(t, string(queued.body), string(got.body), "queued message and message read (want: queued, got: read)")
 }
 
 func TestMessagesAreKeptAsSent(t *testing.T) {
@@ -30,11 +31,11 @@ func TestMessagesAreKeptAsSent(t *testing.T) {
 	p := start(t)
 	texts := append([]string{" ", "\t", "a\r\nb", "\u0001\u001B[31m\u007F\u0085"}, awkwardNames...)
 	for _, text := range texts {
-		wantEqual(t, text, decode[message](p.post("/messages", object{"message": text}).want(202)).Message,
+		need.Same(t, text, decode[message](p.post("/messages", object{"message": text}).want(202)).Message,
 			"the returned message")
 	}
 	slices.Reverse(texts) // newest first
-	wantEqual(t, texts, mapped(walk[message](p, "/messages?limit=20"), messageText), "list")
+	need.Same(t, texts, mapped(walk[message](p, "/messages?limit=20"), messageText), "list")
 }
 
 func messageText(one message) string { return one.Message }
@@ -52,9 +53,9 @@ func TestMessagesBelongToAnAccount(t *testing.T) {
 	bobs := decode[message](bob.post("/messages", object{"message": "2"}).want(202)).ID
 	second := decode[message](alice.post("/messages", object{"message": "3"}).want(202)).ID
 
-	wantEqual(t, []string{second, first}, ids(aliceReads), "alice's messages")
-	wantEqual(t, []string{bobs}, ids(bob), "bob's messages")
-	wantEqual(t, nil, ids(p), "messages of the other account")
+	need.Same(t, []string{second, first}, ids(aliceReads), "alice's messages")
+	need.Same(t, []string{bobs}, ids(bob), "bob's messages")
+	need.Same(t, nil, ids(p), "messages of the other account")
 	aliceReads.get("/messages/" + first).want(200)
 	bob.get("/messages/"+first).wantError(404, "message_not_found")
 	alice.get("/messages/"+bobs).wantError(404, "message_not_found")

@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 	"petstore/internal/egress"
 	"petstore/internal/ratelimit"
 	"petstore/internal/report"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -491,7 +491,7 @@ func TestReceiversWithMistakes(t *testing.T) {
 			p := programIn(shared.in(t))
 			var mu sync.Mutex
 			secret, seen := "", map[string]bool{}
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+			server := need.Server(t, func(w http.ResponseWriter, request *http.Request) {
 				select {
 				case <-time.After(r.takes):
 				case <-p.t.Context().Done():
@@ -500,8 +500,7 @@ func TestReceiversWithMistakes(t *testing.T) {
 				defer mu.Unlock()
 				isSigned, isNew := checkWebhook(request, secret)
 				w.WriteHeader(r.respond(seen, request.Header.Get("Webhook-Id"), isSigned, isNew))
-			}))
-			t.Cleanup(server.Close)
+			})
 			mu.Lock()
 			hook := decode[apiWebhook](p.do("POST", webhooksPath, object{"url": server.URL, "types": []string{"category.created"}}, observer...).want(201))
 			secret = hook.Secret
@@ -534,7 +533,7 @@ func TestProbe(t *testing.T) {
 	p := start(t)
 	hook := p.newWebhook("pet.created")
 	made := decode[struct{ Deliveries []delivery }](p.do("POST", hook.path()+"/probe", nil).want(202))
-	wantEqual(t, webhook.Probes, mapped(made.Deliveries, func(d delivery) string { return d.Type }), "the probes")
+	need.Same(t, webhook.Probes, mapped(made.Deliveries, func(d delivery) string { return d.Type }), "the probes")
 	p.get(hook.path() + "/deliveries/" + made.Deliveries[0].ID).want(200)
 	p.patch(hook.path(), object{"status": "disabled"}).want(200)
 	p.do("POST", hook.path()+"/probe", nil).wantError(409, "webhook_disabled")

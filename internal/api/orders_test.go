@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"petstore/internal/tools/need"
 )
 
 func TestPlaceOrder(t *testing.T) {
@@ -28,10 +30,10 @@ func TestPlaceOrder(t *testing.T) {
 			resp := p.post("/store/orders", test.body).want(201)
 			placed := decode[order](resp)
 			test.want.ID = placed.ID
-			wantEqual(t, test.want, placed, "order")
+			need.Same(t, test.want, placed, "order")
 			location := fmt.Sprintf("/store/orders/%d", placed.ID)
 			resp.wantHeader("Location", location)
-			wantEqual(t, test.want, decode[order](p.get(location).want(200)), "order at its Location")
+			need.Same(t, test.want, decode[order](p.get(location).want(200)), "order at its Location")
 		})
 	}
 }
@@ -77,7 +79,7 @@ func TestCompleteOrderStaysComplete(t *testing.T) {
 	s := start(t).stage(on("pending", 0, 4))
 	want := order{ID: s.orders[0], PetID: s.pet, Quantity: 4, Complete: true}
 	completed := decode[order](s.run(completing(0)).want(200))
-	wantEqual(t, want, completed, "order")
+	need.Same(t, want, completed, "order")
 
 	// Completing again changes neither the stock nor the status.
 	s.run(stocking(5)).want(200)
@@ -92,7 +94,7 @@ func TestCompleteOrderStaysComplete(t *testing.T) {
 	s.run(patchingOrder(0, `{"complete": false, "shipDate": "2026-12-24T09:30:00Z"}`)).wantError(409, "invalid_transition")
 	s.run(cancelling(0)).wantError(409, "order_complete")
 	s.run(patchingOrder(0, `{}`)).want(200)
-	wantEqual(t, want, s.order(0), "final order")
+	need.Same(t, want, s.order(0), "final order")
 	s.wantShelf(on("available", 0))
 }
 
@@ -131,7 +133,7 @@ func TestShipDate(t *testing.T) {
 			patched := p.patch(s.orderPath(0), object{"shipDate": test.sent}).want(200)
 			read := p.get(placed.header.Get("Location")).want(200)
 			for _, resp := range []*response{placed, patched, read} {
-				wantEqual(t, any(test.want), decode[map[string]any](resp)["shipDate"],
+				need.Same(t, any(test.want), decode[map[string]any](resp)["shipDate"],
 					"%s: shipDate for %s", resp.what, test.sent)
 			}
 		})
@@ -166,9 +168,9 @@ func TestInvalidShipDate(t *testing.T) {
 				p.post("/store/orders", fmt.Sprintf(`{"petId": %d, "shipDate": %s}`, s.pet, test.sent)),
 				p.patch(s.orderPath(0), fmt.Sprintf(`{"shipDate": %s}`, test.sent)),
 			} {
-				wantEqual(t, want, resp.wantError(400, "validation_failed").violations(), "%s: violations", resp.what)
+				need.Same(t, want, resp.wantError(400, "validation_failed").violations(), "%s: violations", resp.what)
 				leap := strings.Contains(resp.error().Errors[0].Message, "leap seconds are not supported")
-				wantEqual(t, strings.HasPrefix(test.name, "a leap second"), leap,
+				need.Same(t, strings.HasPrefix(test.name, "a leap second"), leap,
 					"%s: whether %s explains leap seconds", resp.what, resp.body)
 			}
 		})
@@ -199,7 +201,7 @@ func TestShipDateAtAnyTime(t *testing.T) {
 			s.get(path).want(200),
 		} {
 			got := string(decode[map[string]json.RawMessage](resp)["shipDate"])
-			wantEqual(t, step.want, got, "after %s: the ship date of %s", step.patch, resp.what)
+			need.Same(t, step.want, got, "after %s: the ship date of %s", step.patch, resp.what)
 		}
 	}
 	s.wantShelf(on("sold", 0))
@@ -243,7 +245,7 @@ func TestDeletePetWithOrders(t *testing.T) {
 		s.get(s.inventoryPath()).wantError(404, "inventory_not_found")
 		s.run(stocking(1)).wantError(404, "inventory_not_found")
 		s.run(deleting).wantError(404, "pet_not_found")
-		wantEqual(t, gone, s.stored(), "the pet in the database")
+		need.Same(t, gone, s.stored(), "the pet in the database")
 	})
 }
 
@@ -286,7 +288,7 @@ func TestOrderBodies(t *testing.T) {
 		t.Run(test.method+" "+test.name, func(t *testing.T) {
 			target := map[string]string{"POST": "/store/orders", "PATCH": s.orderPath(0), "PUT": s.inventoryPath()}[test.method]
 			resp := s.in(t).do(test.method, target, test.body).wantError(400, "validation_failed")
-			wantEqual(t, test.want, resp.violations(), "violations")
+			need.Same(t, test.want, resp.violations(), "violations")
 		})
 	}
 	s.wantShelf(on("available", 5, 4))

@@ -16,6 +16,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/ratelimit"
+	"petstore/internal/tools/need"
 )
 
 // payer returns clients of one account, with two of its keys and the keys of two sandboxes,
@@ -54,7 +55,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 						return
 					}
 					defer received.Body.Close()
-					wantEqual(t, http.StatusOK, received.StatusCode, "the status")
+					need.Same(t, http.StatusOK, received.StatusCode, "the status")
 					<-ctx.Done()
 				})
 			}
@@ -97,10 +98,10 @@ func TestOneResetAtATime(t *testing.T) {
 	}
 	release := p.locked(locked, (*db.Queries).StoreLock)
 	first := reset(one[2])
-	check(t, p.awaitWaiting(1))
+	need.OK(t, p.awaitWaiting(1))
 	second := reset(one[3])
 	for range 3 { // enough for a reset that does not wait
-		wantEqual(t, 204, <-reset(other[2]), "the status of a reset of another account")
+		need.Same(t, 204, <-reset(other[2]), "the status of a reset of another account")
 	}
 	early := 0
 	select {
@@ -115,7 +116,7 @@ func TestOneResetAtATime(t *testing.T) {
 	default:
 		t.Fatalf("the second reset of an account did not wait for the first: status %d", early)
 	}
-	wantEqual(t, []int{204, 204}, []int{<-first, <-second}, "statuses of the resets of the first account")
+	need.Same(t, []int{204, 204}, []int{<-first, <-second}, "statuses of the resets of the first account")
 }
 
 // TestOneDecodingAtATime: the large bodies of a payer are decoded one after the other, and redacted for the
@@ -153,7 +154,7 @@ func TestOneDecodingAtATime(t *testing.T) {
 // addEvents adds events of a type to the feed of an account.
 func (p *petstore) addEvents(account, count int64, kind string) {
 	p.t.Helper()
-	err := pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
+	need.OK(p.t, pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(p.t.Context(), `
 			INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
 			SELECT account_id, last_sequence + n, now(), n, $3, '/pets/1', '{}'
@@ -163,8 +164,7 @@ func (p *petstore) addEvents(account, count int64, kind string) {
 		}
 		_, err := tx.Exec(p.t.Context(), "UPDATE account_state SET last_sequence = last_sequence + $2::bigint, last_nonce = $2::bigint WHERE account_id = $1", account, count)
 		return err
-	})
-	check(p.t, err)
+	}))
 }
 
 // TestWorkIsCharged checks that requests cost tokens for the rows that they read or write
@@ -191,14 +191,14 @@ func TestWorkIsCharged(t *testing.T) {
 
 	// A request that waits looks on while the key has tokens, and then returns its position.
 	waited := limited.do("GET", next, nil, "Prefer", "wait=20").want(200)
-	wantEqual(t, 0, len(decode[[]feedEvent](waited)), "events of a type that the feed does not have")
+	need.Same(t, 0, len(decode[[]feedEvent](waited)), "events of a type that the feed does not have")
 	if waited.link("next") == next {
 		t.Error("the link of the page does not go on")
 	}
 	limited.get("/pets").want(200).wantLimit(policy, `"key";r=8;t=32`) // 1 for the request, and 10 for each of three pages
 
 	limited, clock = p.limited(ratelimit.Limit{PerMinute: 60, Burst: 160}, ratelimit.Limit{})
-	wantEqual(t, 2_500, decode[replayed](limited.post(hook.path()+"/replay", object{}).want(202)).Deliveries,
+	need.Same(t, 2_500, decode[replayed](limited.post(hook.path()+"/replay", object{}).want(202)).Deliveries,
 		"deliveries")
 	limited.get("/pets").want(200).wantLimit(`"key";q=160;w=160`, `"key";r=33;t=127`) // 125 for the deliveries
 	clock.move(3 * time.Minute)
@@ -256,8 +256,8 @@ func TestUsedUpFaults(t *testing.T) {
 	p.setFaults(all...)
 	p.exec("UPDATE sandbox_faults SET matched = $1 WHERE account_id = $2", matched, id)
 	p.with(func(o *api.Options) { o.DB = pool }).get("/pets").want(200)
-	wantEqual(t, 1, statements.Load(), "statements")
-	wantEqual(t, want, p.matched(), "counts of the rules")
+	need.Same(t, 1, statements.Load(), "statements")
+	need.Same(t, want, p.matched(), "counts of the rules")
 }
 
 // TestUsedUpFaultsAfterReset checks that rules that were used up apply again after a reset,
@@ -272,7 +272,7 @@ func TestUsedUpFaultsAfterReset(t *testing.T) {
 	for round := range 2 {
 		for _, client := range []*petstore{p, other} {
 			for i, want := range []int{503, 429, 200, 200} {
-				wantEqual(t, want, client.get("/pets").status, "round %d, request %d: the status", round, i)
+				need.Same(t, want, client.get("/pets").status, "round %d, request %d: the status", round, i)
 			}
 			other.get("/pets").want(200) // reads the counts
 			p.post("/sandboxes/current/reset", nil).want(204)

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"testing"
+
+	"petstore/internal/tools/need"
 )
 
 // awkwardNames lists names that some layer between client and disk could mishandle.
@@ -33,13 +35,13 @@ func TestPet(t *testing.T) {
 	want := pet{ID: rex.ID, Name: "Rex", CategoryID: dogs, Status: "available"}
 	same := func(what string, got *response) {
 		t.Helper()
-		wantEqual(t, want, decode[pet](got.want(got.status)), "%s", what)
+		need.Same(t, want, decode[pet](got.want(got.status)), "%s", what)
 	}
 	same("created", created)
 	path := petPath(rex.ID)
 	created.wantHeader("Location", path)
 	same("pet at its Location", p.get(path).want(200))
-	wantEqual(t, inventoryItem{PetID: rex.ID, Quantity: 0, Status: "available"}, p.inventory(rex.ID), "inventory entry")
+	need.Same(t, inventoryItem{PetID: rex.ID, Quantity: 0, Status: "available"}, p.inventory(rex.ID), "inventory entry")
 
 	for _, step := range []struct {
 		patch object
@@ -59,7 +61,7 @@ func TestPet(t *testing.T) {
 	want.Name = "Zoë"
 	same("merge patch", p.do("PATCH", path, `{"name":"Zo\u00eb"}`, "Content-Type", "application/merge-patch+json").want(200))
 
-	wantEqual(t, "", string(p.del(path).want(204).body), "the body of DELETE")
+	need.Same(t, "", string(p.del(path).want(204).body), "the body of DELETE")
 	p.get(path).wantError(404, "pet_not_found")
 	p.patch(path, object{}).wantError(404, "pet_not_found")
 	p.del(path).wantError(404, "pet_not_found")
@@ -78,7 +80,7 @@ func TestNamesAreKeptAsSent(t *testing.T) {
 	for _, name := range awkwardNames {
 		created := p.post("/pets", object{"name": name, "categoryId": home}).want(201)
 		stored := p.get(created.header.Get("Location")).want(200)
-		wantEqual(t, name, decode[pet](stored).Name, "the returned name")
+		need.Same(t, name, decode[pet](stored).Name, "the returned name")
 		listed := p.get("/pets?name=" + url.QueryEscape(name)).want(200)
 		if !slices.ContainsFunc(decode[[]pet](listed), func(one pet) bool { return one.Name == name }) {
 			t.Errorf("%q is not found by its own name: %s", name, listed.body)
@@ -88,6 +90,6 @@ func TestNamesAreKeptAsSent(t *testing.T) {
 			escaped += fmt.Sprintf(`\u%04x`, unit)
 		}
 		patched := p.patch(created.header.Get("Location"), `{"name":"`+escaped+`"}`).want(200)
-		wantEqual(t, name, decode[pet](patched).Name, "the returned name, which was sent with escapes")
+		need.Same(t, name, decode[pet](patched).Name, "the returned name, which was sent with escapes")
 	}
 }

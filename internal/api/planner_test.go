@@ -20,6 +20,7 @@ import (
 	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // Upper bounds of the cost of a page, independent of the number of rows.
@@ -86,15 +87,13 @@ func startRecorded(t *testing.T) (p *petstore, sent *recorder, explain planner, 
 	sent = &recorder{}
 	pool := pgtest.Open(t, database.URL, 2, pgtest.Statements(sent.record))
 	p = startOn(t, database).with(func(options *api.Options) { options.DB = pool })
-	secret, err := db.New(database.Pool).SigningKeyGet(t.Context(), "cursor")
-	check(t, err)
+	secret = need.Value(db.New(database.Pool).SigningKeyGet(t.Context(), "cursor"))(t)
 	return p, sent, newPlanner(t, database.Pool), secret
 }
 
 func newPlanner(t *testing.T, pool *pgxpool.Pool) planner {
 	t.Helper()
-	conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
-	check(t, err)
+	conn := need.Value(pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig))(t)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return planner{t, conn}
 }
@@ -111,7 +110,7 @@ func (p planner) genericRuns(sent []statement) (runs int) {
 			rows.Close()
 			err = rows.Err()
 		}
-		check(p.t, err)
+		need.OK(p.t, err)
 	}
 	const plans = "SELECT generic_plans FROM pg_prepared_statements WHERE statement = $1"
 	return pgtest.Read[int](p.t, p.conn, plans, sent[0].sql)

@@ -19,6 +19,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // scale is the number of pets, orders and messages of TestListPlans.
@@ -51,8 +52,7 @@ func TestListPlans(t *testing.T) {
 			if len(list.sorts) > 1 {
 				filter += "&sort=" + sort
 			}
-			query, err := url.ParseQuery(filter)
-			check(t, err)
+			query := need.Value(url.ParseQuery(filter))(t)
 			listed := api.List{Account: p.accountID(), Path: list.path, Sort: sort, Query: query}
 			cursor := api.SealCursor(secret, listed, middle(t, p.db, listed))
 			first := recorder.during(func() { p.get(target(filter)).want(200) })
@@ -215,6 +215,6 @@ func middle(t *testing.T, pool *pgxpool.Pool, list api.List) httpjson.Position {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nowhere
 	}
-	check(t, err)
+	need.OK(t, err)
 	return at
 }

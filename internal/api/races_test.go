@@ -12,6 +12,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // TestStockIsNeverOversold: concurrent orders never sell more than the stock.
@@ -31,7 +32,7 @@ func TestStockIsNeverOversold(t *testing.T) {
 			s := start(t).stage(on("available", stock))
 			ends := outcomes(allAtOnce(t, buyers, func(int) (*response, error) { return placing(test.units)(s) }))
 			orders := int(stock / test.units)
-			wantEqual(t, map[string]int{"201": orders, "409 " + test.refusal: buyers - orders}, ends, "orders")
+			need.Same(t, map[string]int{"201": orders, "409 " + test.refusal: buyers - orders}, ends, "orders")
 			s.wantShelf(on(test.status, test.left, slices.Repeat([]int64{test.units}, orders)...))
 		})
 	}
@@ -152,7 +153,7 @@ func (s scene) heldUp(n int, send func(i int) (*response, error)) []*response {
 		FOR UPDATE`, s.accountID(), s.pet)
 	released := background(func() error { return errors.Join(s.awaitWaiting(1), tx.Rollback(s.t.Context())) })
 	responses := allAtOnce(s.t, n, send)
-	check(s.t, released())
+	need.OK(s.t, released())
 	return responses
 }
 
@@ -160,7 +161,7 @@ func (s scene) heldUp(n int, send func(i int) (*response, error)) []*response {
 func (p *petstore) locked(account int64, lock func(*db.Queries, context.Context, int64) error) (release func()) {
 	p.t.Helper()
 	tx := pgtest.Begin(p.t, p.db)
-	check(p.t, lock(db.New(tx), p.t.Context(), account))
+	need.OK(p.t, lock(db.New(tx), p.t.Context(), account))
 	return func() {
 		p.t.Helper()
 		pgtest.Rollback(p.t, tx)
@@ -247,8 +248,7 @@ func (s *storm) rage(t *testing.T, workers, requests int, events ...stormEvent) 
 	for event, times := range s.seen {
 		var name string
 		var status int
-		_, err := fmt.Sscan(event, &name, &status)
-		check(t, err)
+		need.Value(fmt.Sscan(event, &name, &status))(t)
 		if !slices.Contains([]int{200, 201, 204, 404, 409, 422}, status) {
 			t.Errorf("%s: %d times", event, times)
 		}
@@ -258,7 +258,7 @@ func (s *storm) rage(t *testing.T, workers, requests int, events ...stormEvent) 
 			t.Errorf("%s: never, so this test proves nothing", success)
 		}
 	}
-	wantEqual(t, before, s.deadlocks(t), "deadlocks, as before")
+	need.Same(t, before, s.deadlocks(t), "deadlocks, as before")
 	t.Log(s.seen)
 }
 
@@ -287,11 +287,10 @@ func (s *storm) deadlocks(t *testing.T) (count int64) {
 		for _, conn := range server.pool.Pool().AcquireAllIdle(ctx) {
 			_, err := conn.Exec(ctx, "SELECT pg_stat_force_next_flush()")
 			conn.Release()
-			check(t, err)
+			need.OK(t, err)
 		}
 	}
-	err := s.servers[0].db.QueryRow(ctx, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&count)
-	check(t, err)
+	need.OK(t, s.servers[0].db.QueryRow(ctx, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&count))
 	return count
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/ratelimit"
+	"petstore/internal/tools/need"
 )
 
 // TestRecordIsLimited: a client cannot fill the record with requests that count against no rate. The
@@ -39,7 +40,7 @@ func TestRecordIsLimited(t *testing.T) {
 				}
 				return got.Recorded+got.Dropped >= requests
 			})
-			wantEqual(t, test.want, got, "requests")
+			need.Same(t, test.want, got, "requests")
 		})
 	}
 }

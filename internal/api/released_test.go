@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
+
+	"petstore/internal/tools/need"
 )
 
 // TestReleasedClients: the spec breaks no client of the last release in two ways that oasdiff
@@ -18,8 +20,7 @@ import (
 // still exists. A new major version may break clients. `make breaking` looks for other changes.
 func TestReleasedClients(t *testing.T) {
 	t.Parallel()
-	released, err := openapi3.NewLoader().LoadFromFile("testdata/released/openapi.yaml")
-	check(t, err)
+	released := need.Value(openapi3.NewLoader().LoadFromFile("testdata/released/openapi.yaml"))(t)
 	now := theContract().document
 	if major(t, now) > major(t, released) {
 		return
@@ -32,8 +33,7 @@ func TestReleasedClients(t *testing.T) {
 func major(t *testing.T, document *openapi3.T) int {
 	t.Helper()
 	text, _, _ := strings.Cut(document.Info.Version, ".")
-	number, err := strconv.Atoi(text)
-	check(t, err)
+	number := need.Value(strconv.Atoi(text))(t)
 	return number
 }
 
@@ -135,8 +135,7 @@ components:
 func TestBreakingChanges(t *testing.T) {
 	t.Parallel()
 	load := func(text string) *openapi3.T {
-		document, err := openapi3.NewLoader().LoadFromData([]byte(text))
-		check(t, err)
+		document := need.Value(openapi3.NewLoader().LoadFromData([]byte(text)))(t)
 		return document
 	}
 	for _, test := range []struct{ before, after, want string }{
@@ -147,7 +146,7 @@ func TestBreakingChanges(t *testing.T) {
 		{"It runs.", "It is alive.", ""},
 	} {
 		revision := load(strings.Replace(smallSpec, test.before, test.after, 1))
-		wantEqual(t, test.want, strings.Join(breaking(load(smallSpec), revision), "\n"),
+		need.Same(t, test.want, strings.Join(breaking(load(smallSpec), revision), "\n"),
 			"%s instead of %s", test.after, test.before)
 	}
 }

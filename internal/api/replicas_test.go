@@ -21,6 +21,7 @@ import (
 	"petstore/internal/httpjson"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // catchUpTime is the maximum time that a test waits for a replica.
@@ -39,10 +40,11 @@ func startReplicated(t *testing.T, tracers ...pgx.QueryTracer) *replicated {
 	t.Helper()
 	pair := pgtest.NewPair(t)
 	p := startOn(t, pair.Database)
-	replicas, err := postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 8, MaxLag: time.Hour, Patience: catchUpTime, Log: slog.New(slog.DiscardHandler), Tracers: tracers})
-	check(t, err)
+	replicas := need.Value(postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{
+		MaxConns: 8, MaxLag: time.Hour, Patience: catchUpTime, Log: slog.New(slog.DiscardHandler), Tracers: tracers,
+	}))(t)
 	t.Cleanup(replicas.Close)
-	p.run(replicas.Run)
+	need.Background(p.t, replicas.Run)
 	r := &replicated{p.with(func(o *api.Options) { o.Replicas = replicas }), pair, replicas}
 	eventually(t, catchUpTime, func() bool { return replicas.Status(0).InRotation })
 	return r
@@ -125,7 +127,7 @@ func TestConsistencyTokens(t *testing.T) {
 	r.want(path, first, "first", true)
 	r.want(path, "eventual", "first", true)
 	r.want(path, `"eventual"`, "first", true)
-	wantText(t, string(r.get(path).want(200).body), "second") // without a preference
+	need.Contains(t, "the page", string(r.get(path).want(200).body), "second") // without a preference
 	r.want("/categories?name=sec", second, "second", false)
 	r.want("/categories?name=first", "eventual", "first", true)
 	same := r.do("GET", path, nil, "Prefer", "consistency="+first, "If-None-Match", tag).want(304)
@@ -167,10 +169,8 @@ func TestInvalidTokens(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
 	token := tokenOf(r.post("/messages", object{"message": "Hello"}).want(202))
-	sealed, err := base64.RawURLEncoding.DecodeString(token)
-	check(t, err)
-	forger, err := httpjson.NewSealer([]byte("another secret"), "petstore consistency token")
-	check(t, err)
+	sealed := need.Value(base64.RawURLEncoding.DecodeString(token))(t)
+	forger := need.Value(httpjson.NewSealer([]byte("another secret"), "petstore consistency token"))(t)
 	changed := append([]byte{}, sealed...)
 	changed[len(changed)-1] ^= 1
 	for _, invalid := range []string{
@@ -274,7 +274,7 @@ func TestOnlyWalksReadEnds(t *testing.T) {
 	for path, want := range map[string]bool{"/pets": true, "/pets?status=available": true, "/messages": true, "/events": false, "/pets?id=1": false} {
 		before := tracer.ends.Load()
 		r.want(path, "eventual", "[", true)
-		wantEqual(t, want, tracer.ends.Load() > before, "whether %s reads the position at its end", path)
+		need.Same(t, want, tracer.ends.Load() > before, "whether %s reads the position at its end", path)
 	}
 }
 
@@ -298,7 +298,7 @@ func TestPreferenceAppliedByThePrimary(t *testing.T) {
 	id, _ := stores.ParseSandboxID(sandbox.ID)
 	r.recordRequests(id, 3, 3)
 	waited := r.do("GET", path+"?after=req_"+accountOf(sandbox)+"_2", nil, "Prefer", "wait=20, consistency=eventual").want(200)
-	wantEqual(t, 1, len(decode[[]recorded](waited)), "requests of the page after the wait")
+	need.Same(t, 1, len(decode[[]recorded](waited)), "requests of the page after the wait")
 	r.pair.Standby.Resume()
 }
 

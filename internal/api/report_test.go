@@ -16,6 +16,7 @@ import (
 	"petstore/internal/faults"
 	"petstore/internal/pgtest"
 	"petstore/internal/report"
+	"petstore/internal/tools/need"
 )
 
 const ownReport = "/sandboxes/current/report"
@@ -58,10 +59,10 @@ func TestReport(t *testing.T) {
 		t.Errorf("the verdict is %+v", one)
 	}
 	of := decode[report.Report](parent.get(fmt.Sprintf("/sandboxes/sbx_%d/report", id)).want(200))
-	wantEqual(t, 2, of.Requests, "requests that the parent sees")
+	need.Same(t, 2, of.Requests, "requests that the parent sees")
 	page := p.do("GET", ownReport, nil, "Accept", "text/markdown").want(200)
 	page.wantHeader("Content-Type", "text/markdown; charset=utf-8")
-	wantText(t, string(page.body), "| [Use no deprecated operation](/docs/requests#deprecation) | Once, the client")
+	need.Contains(t, "the page", string(page.body), "| [Use no deprecated operation](/docs/requests#deprecation) | Once, the client")
 	unmodified := p.do("GET", ownReport, nil, "If-None-Match", "*", "Accept", "text/markdown").want(304)
 	unmodified.wantHeader("Vary", page.header.Get("Vary"))
 	parent.get(ownReport).wantError(409, "not_a_sandbox")
@@ -98,7 +99,7 @@ func TestReportThatNobodyReads(t *testing.T) {
 	<-begun
 	p.get("/store/inventory/summary").want(200)
 	close(ended)
-	wantEqual(t, http.StatusOK, done().Code, "the status of the report %s", got.Body)
+	need.Same(t, http.StatusOK, done().Code, "the status of the report %s", got.Body)
 }
 
 // TestReportHoldsItsPlace: while a report is judged, the account gets no exact count.
@@ -125,7 +126,7 @@ func TestIncompleteReport(t *testing.T) {
 	p := start(t).inSandbox(stores.SampleEmpty)
 	wantIncomplete := func(want bool) {
 		t.Helper()
-		wantEqual(t, want, decode[report.Report](p.get(ownReport).want(200)).Incomplete,
+		need.Same(t, want, decode[report.Report](p.get(ownReport).want(200)).Incomplete,
 			"whether the report is incomplete")
 	}
 	p.get("/pets").want(200)
@@ -161,7 +162,7 @@ func TestReportOnLongRequest(t *testing.T) {
 	const later = "(started_at AT TIME ZONE 'UTC' + interval '1 minute') AT TIME ZONE 'UTC'"
 	p.exec("UPDATE exchanges SET started_at = " + later + " WHERE number = 1 AND " + ours)
 	got := verdict(p.report(3), "order_once")
-	wantEqual(t, report.Passed, got.Status, "the verdict: %s", got.Summary)
+	need.Same(t, report.Passed, got.Status, "the verdict: %s", got.Summary)
 }
 
 // TestReportOnClocks: the report relates requests to events, although the clock of the database is

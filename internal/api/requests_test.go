@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/auth"
+	"petstore/internal/tools/need"
 )
 
 // wantViolations fails the test unless the response lists exactly these violations,
@@ -71,9 +72,9 @@ func TestInvalidJSON(t *testing.T) {
 			p.in(t).post("/messages", body).wantError(400, "invalid_json")
 		})
 	}
-	wantEqual(t, "The body is empty. Send a JSON object.", p.post("/categories", "").error().Message,
+	need.Same(t, "The body is empty. Send a JSON object.", p.post("/categories", "").error().Message,
 		"the message for an empty body")
-	wantEqual(t, "[]", string(p.get("/categories").want(200).body), "categories that were created all the same")
+	need.Same(t, "[]", string(p.get("/categories").want(200).body), "categories that were created all the same")
 }
 
 // TestHostileBodies sends malformed bodies to every operation that takes a body.
@@ -133,7 +134,7 @@ func TestBodySize(t *testing.T) {
 	chunked(padded("no length", maxBodyBytes)).want(201)
 	p.post("/categories", padded("length, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
 	chunked(padded("no length, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
-	wantEqual(t, 2, len(decode[[]category](p.get("/categories").want(200))), "categories")
+	need.Same(t, 2, len(decode[[]category](p.get("/categories").want(200))), "categories")
 }
 
 // TestViolations: the response lists every violation of a body, with its place.
@@ -220,7 +221,7 @@ func TestViolations(t *testing.T) {
 			p.in(t).do(test.method, test.target, test.body).wantViolations("validation_failed", test.want...)
 		})
 	}
-	wantEqual(t, 2, len(decode[[]category](p.get("/categories").want(200))), "categories, as before")
+	need.Same(t, 2, len(decode[[]category](p.get("/categories").want(200))), "categories, as before")
 }
 
 // TestManyViolations: the response stays small, however many violations there are.
@@ -233,7 +234,7 @@ func TestManyViolations(t *testing.T) {
 		fmt.Fprintf(&body, `,"unknown field %d":1`, i)
 	}
 	resp := p.post("/categories", body.String()+"}").wantError(400, "validation_failed")
-	wantEqual(t, 100, len(resp.violations()), "listed violations")
+	need.Same(t, 100, len(resp.violations()), "listed violations")
 	p.post("/categories", `{"name":"x","`+strings.Repeat("long ", 10_000)+`":1}`).wantViolations("validation_failed", " unknown_field")
 }
 
@@ -246,12 +247,12 @@ func TestLongestValues(t *testing.T) {
 		name := strings.Repeat(one, 200)
 		p.post("/categories", object{"name": name, "description": strings.Repeat(one, 2000)}).want(201)
 		created := decode[pet](p.post("/pets", object{"name": name, "categoryId": home}).want(201))
-		wantEqual(t, name, created.Name, "the returned name")
-		wantEqual(t, 1, len(walk[pet](p, "/pets"+query("name", name, "sort", "-name"))),
+		need.Same(t, name, created.Name, "the returned name")
+		need.Same(t, 1, len(walk[pet](p, "/pets"+query("name", name, "sort", "-name"))),
 			"pets that their own name finds")
 		text := strings.Repeat(one, 4000)
 		sent := decode[message](p.post("/messages", object{"message": text}).want(202))
-		wantEqual(t, text, sent.Message, "the returned message")
+		need.Same(t, text, sent.Message, "the returned message")
 	}
 	p.post("/categories", object{"name": "a", "description": ""}).want(201)
 	p.post("/pets", object{"name": "a", "categoryId": int64(math.MaxInt64)}).wantError(422, "unknown_category")
@@ -277,7 +278,7 @@ func TestBlankNames(t *testing.T) {
 	p.post("/categories", object{"name": whiteSpace}).wantViolations("validation_failed", "/name blank", "/name invalid_characters")
 	// around other characters, white space is part of the name
 	const spaced = "\u3000a\u00A0"
-	wantEqual(t, spaced, decode[category](p.post("/categories", object{"name": spaced}).want(201)).Name,
+	need.Same(t, spaced, decode[category](p.post("/categories", object{"name": spaced}).want(201)).Name,
 		"the returned name")
 }
 
@@ -306,7 +307,7 @@ func TestPrefixIsNoPattern(t *testing.T) {
 	for _, name := range names {
 		want := selected(names, func(other string) bool { return strings.HasPrefix(other, name) })
 		found := walk[category](p, "/categories"+query("name", name))
-		wantEqual(t, want, mapped(found, func(one category) string { return one.Name }),
+		need.Same(t, want, mapped(found, func(one category) string { return one.Name }),
 			"categories with the prefix %q", name)
 	}
 	p.get("/categories" + query("name", "' OR 1=1 --")).want(200)
@@ -566,7 +567,7 @@ func TestQueryParameters(t *testing.T) {
 		"/store/orders?shipDateTo=2026-01-01T00:00:00Z&sort=id": "`sort` must be one of `shipDate`, `-shipDate` with `shipDateFrom` or `shipDateTo`.",
 		"/store/orders?shipDateFrom=2016-12-31T23:59:60Z":       "`shipDateFrom` must not have the second 60, because leap seconds are not supported.",
 	} {
-		wantEqual(t, want, p.get(target).want(400).error().Errors[0].Message, "the message of GET %s", target)
+		need.Same(t, want, p.get(target).want(400).error().Errors[0].Message, "the message of GET %s", target)
 	}
 	for _, target := range []string{"/pets?", "/pets?limit=200", "/pets?%6Cimit=1", "/pets?name=%3B", "/pets?name=a+b", "/livez?x=%FF", "/readyz?x", "/openapi.json?limit=0", "/openapi-3.1.json?a", "/openapi.yaml?a&a"} {
 		p.get(target).want(200)
@@ -659,7 +660,7 @@ func TestNulls(t *testing.T) {
 			fields++
 			resp := p.do(o.method, withIDs(t, o.path, absentIDs), body)
 			accepted := !slices.ContainsFunc(resp.violations(), func(v string) bool { return strings.HasPrefix(v, pointer+" ") })
-			wantEqual(t, property.Nullable, accepted,
+			need.Same(t, property.Nullable, accepted,
 				"%s: whether null for %s is accepted, as in the spec", resp.what, pointer)
 			if accepted {
 				clearable = append(clearable, o.method+" "+o.path+" "+pointer)
@@ -676,7 +677,7 @@ func TestNulls(t *testing.T) {
 	}
 	slices.Sort(clearable)
 	want := []string{"PATCH /categories/{categoryId} /description", "PATCH /store/orders/{orderId} /shipDate", "PATCH /webhooks/{webhookId} /description"}
-	wantEqual(t, want, clearable, "fields that null clears")
+	need.Same(t, want, clearable, "fields that null clears")
 	if fields < 25 {
 		t.Errorf("%d fields were tried", fields)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/tools/need"
 )
 
 // shelf is a pet with its stock and open orders. A shelf without a status stands
@@ -73,16 +75,15 @@ func (s scene) order(i int) order {
 
 func (s scene) run(happen event) *response {
 	s.t.Helper()
-	resp, err := happen(s)
-	check(s.t, err)
+	resp := need.Value(happen(s))(s.t)
 	return resp
 }
 
 // wantShelf fails the test unless clients see this shelf and the database stores it.
 func (s scene) wantShelf(want shelf) {
 	s.t.Helper()
-	wantEqual(s.t, want, s.seen(), "pet %d, as seen by clients", s.pet)
-	wantEqual(s.t, want, s.stored(), "pet %d, as stored", s.pet)
+	need.Same(s.t, want, s.seen(), "pet %d, as seen by clients", s.pet)
+	need.Same(s.t, want, s.stored(), "pet %d, as stored", s.pet)
 }
 
 func (s scene) seen() shelf {
@@ -115,7 +116,7 @@ func (s scene) stored() shelf {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return gone
 	}
-	check(s.t, err)
+	need.OK(s.t, err)
 	for _, units := range have.Held {
 		sum += units
 	}

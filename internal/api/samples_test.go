@@ -25,6 +25,7 @@ import (
 	"petstore/internal/docs/docstest"
 	feedevent "petstore/internal/event"
 	sampledata "petstore/internal/seed" // another file declares seed
+	"petstore/internal/tools/need"
 )
 
 // sample is a code sample of an operation.
@@ -93,12 +94,10 @@ func startInterpreters(t *testing.T) map[string]*interpreter {
 		i := &interpreter{}
 		command := exec.CommandContext(context.WithoutCancel(t.Context()), args[0], args[1:]...)
 		command.Env, command.Stderr = sampleEnviron(), &i.stderr
-		stdin, err := command.StdinPipe()
-		check(t, err)
-		stdout, err := command.StdoutPipe()
-		check(t, err)
+		stdin := need.Value(command.StdinPipe())(t)
+		stdout := need.Value(command.StdoutPipe())(t)
 		i.input, i.output = json.NewEncoder(stdin), json.NewDecoder(stdout)
-		check(t, command.Start())
+		need.OK(t, command.Start())
 		t.Cleanup(func() {
 			stdin.Close()
 			if err := command.Wait(); err != nil { // a sample that does not end holds it up
@@ -138,8 +137,7 @@ func codeSamples(t *testing.T) (all []sample) {
 		operations := document.Paths.Value(path).Operations()
 		for _, method := range slices.Sorted(maps.Keys(operations)) {
 			operation := operations[method]
-			encoded, err := json.Marshal(operation.Extensions["x-codeSamples"])
-			check(t, err)
+			encoded := need.Value(json.Marshal(operation.Extensions["x-codeSamples"]))(t)
 			var samples []sample
 			if err := json.Unmarshal(encoded, &samples); err != nil {
 				t.Fatalf("%s %s: x-codeSamples: %v", method, path, err)
@@ -163,7 +161,7 @@ func (s sample) run(t *testing.T, in map[string]*interpreter, url, key string) (
 			continue
 		}
 		file := filepath.Join(t.TempDir(), tool.file)
-		check(t, os.WriteFile(file, []byte(s.Source), 0o600))
+		need.OK(t, os.WriteFile(file, []byte(s.Source), 0o600))
 		if interpreter := in[s.Lang]; interpreter != nil {
 			return interpreter.run(file, variables)
 		}
@@ -198,13 +196,11 @@ func needSampleTools(t *testing.T) {
 func (p *petstore) fillShop() {
 	p.t.Helper()
 	ctx, id := p.t.Context(), p.accountID() // before the transaction, which has a connection of the pool too
-	if err := pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
+	need.OK(p.t, pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
 		return errors.Join(
 			sampledata.Fill(ctx, db.New(tx), id, sampledata.ShopPets, nil),
 			feedevent.Append(ctx, db.New(tx), id, feedevent.Reset()))
-	}); err != nil {
-		p.t.Fatal(err)
-	}
+	}))
 }
 
 // succeeded counts the successful requests of an operation in the server's log.
@@ -230,7 +226,7 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 	}
 	for _, route := range p.server.Routes() {
 		operation := route.Method + " " + route.Path
-		wantEqual(t, []string{"cURL", "JavaScript", "Python"}, langs[operation],
+		need.Same(t, []string{"cURL", "JavaScript", "Python"}, langs[operation],
 			"%s: languages of the samples", operation)
 	}
 }

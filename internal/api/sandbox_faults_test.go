@@ -24,6 +24,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 )
 
 const ownFaults = "/sandboxes/current/faults"
@@ -88,10 +89,9 @@ func (r *response) wantInjected(status int, rule string) {
 func (p *petstore) wantClosed(method, target, body string, header ...string) {
 	p.t.Helper()
 	request := p.request(p.t.Context(), method, target, strings.NewReader(body), header...)
-	conn, err := p.dial(net.Dialer{})
-	check(p.t, err)
+	conn := need.Value(p.dial(net.Dialer{}))(p.t)
 	defer conn.Close()
-	check(p.t, request.Write(conn))
+	need.OK(p.t, request.Write(conn))
 	if got, _ := io.ReadAll(conn); len(got) > 0 { // the error may be a reset
 		p.t.Errorf("%s %s: the server sent %q, want a closed connection", method, target, got)
 	}
@@ -129,7 +129,7 @@ func TestFaultRules(t *testing.T) {
 		`{"operation":"*","effect":"delay","delayMs":1,"probability":0.1,"seed":%d,"matched":0},`+
 		`{"operation":"placeOrder","effect":"close","when":"after","first":1,"probability":1,"seed":0,"matched":0}]}`, *seed)
 	for _, resp := range []*response{stored, p.get(ownFaults), p.get(byID), parent.get(byID)} {
-		wantNoDiff(t, want, string(resp.want(200).body), "%s: the rules (-want +got)", resp.what)
+		need.Same(t, want, string(resp.want(200).body), "%s: the rules", resp.what)
 	}
 	p.do("GET", ownFaults, nil, "If-None-Match", "*").want(304)
 	for _, method := range []string{"PUT", "DELETE"} {
@@ -140,7 +140,7 @@ func TestFaultRules(t *testing.T) {
 		func() { p.setFaults() },
 	} {
 		remove()
-		wantEqual(t, `{"rules":[]}`, string(p.get(ownFaults).want(200).body), "the deleted rules")
+		need.Same(t, `{"rules":[]}`, string(p.get(ownFaults).want(200).body), "the deleted rules")
 		p.del(ownFaults).want(204)
 		parent.put(byID, object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}).want(200)
 	}
@@ -172,12 +172,10 @@ func TestFaultsOfOtherAccounts(t *testing.T) {
 	parent.get("/pets").want(200)
 	sibling.get("/pets").want(200)
 
-	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
+	need.OK(t, pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
 		_, err := stores.Delete(t.Context(), db.New(tx), id)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	ask(parent, path(id), 404, "sandbox_not_found")
 }
 
@@ -242,7 +240,7 @@ func TestInjectedStatuses(t *testing.T) {
 		p.as("").get("/livez").want(200)
 		p.get("/nowhere").wantError(404, "route_not_found")
 	}
-	wantNoDiff(t, before, rows(), "requests with injected errors changed the data (-before +after)")
+	need.Same(t, before, rows(), "data (want: before requests with injected errors, got: after them)")
 }
 
 // TestFaultsComeAfterChecks: a request that fails an earlier check gets its error, and no
@@ -251,13 +249,13 @@ func TestFaultsComeAfterChecks(t *testing.T) {
 	t.Parallel()
 	p, id := start(t).faultSandbox()
 	_, reader, err := auth.Issue(t.Context(), db.New(p.db), auth.NewKey{AccountID: id, Name: "reader", Scope: auth.Read})
-	check(t, err)
+	need.OK(t, err)
 	p.setFaults(object{"operation": "*", "effect": "status", "status": 503})
 	p.as("").post("/store/orders", object{}).wantError(401, "missing_api_key")
 	p.as(reader.Reveal()).post("/store/orders", object{}).wantError(403, "insufficient_scope")
 	p.do("GET", "/pets", nil, "Accept", "text/html").wantError(406, "not_acceptable")
 	p.do("POST", "/store/orders", "{}", "Content-Type", "text/plain").wantError(400, "unsupported_content_type")
-	wantEqual(t, []int64{0}, p.matched(), "counted requests")
+	need.Same(t, []int64{0}, p.matched(), "counted requests")
 	p.post("/store/orders", "{").wantInjected(503, "0")
 	p.get("/pets?unheard=of").wantInjected(503, "0")
 }
@@ -282,10 +280,10 @@ func TestFaultSelection(t *testing.T) {
 	for _, want := range []string{"3", ""} {
 		p.get("/pets").want(200).wantHeader("Petstore-Fault", want)
 	}
-	wantEqual(t, []int64{5, 1, 5, 2}, p.matched(), "counted requests")
+	need.Same(t, []int64{5, 1, 5, 2}, p.matched(), "counted requests")
 
-	check(t, pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { return stores.Reset(t.Context(), db.New(tx), id) }))
-	wantEqual(t, []int64{0, 0, 0, 0}, p.matched(), "counted requests after a reset")
+	need.OK(t, pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { return stores.Reset(t.Context(), db.New(tx), id) }))
+	need.Same(t, []int64{0, 0, 0, 0}, p.matched(), "counted requests after a reset")
 	p.get("/pets").wantInjected(500, "0")
 }
 
@@ -312,7 +310,7 @@ func TestFaultProbability(t *testing.T) {
 					got.WriteString(".")
 				}
 			}
-			wantEqual(t, test.want, got.String(), "the faults of seed %d", test.seed)
+			need.Same(t, test.want, got.String(), "the faults of seed %d", test.seed)
 		}
 	}
 }
@@ -374,7 +372,7 @@ func TestCloseBefore(t *testing.T) {
 	p.wantClosed("GET", "/pets", "")
 	p.wantClosed("HEAD", "/pets", "")
 	p.wantClosed("DELETE", fmt.Sprintf("/pets/%d", petID), "")
-	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock")
+	need.Same(t, 10, p.inventory(petID).Quantity, "the stock")
 	p.do("POST", "/store/orders", object{"petId": petID, "quantity": 1}, "Idempotency-Key", "a").want(201)
 	p.wantLogged("closed-before", logLine{Level: "INFO", Status: 444, Fault: "0/close"})
 	if text := exposed(t, metrics); !strings.Contains(text, `petstore_injected_faults_total{effect="close"} 4`) || strings.Contains(text, `status="444"`) {
@@ -405,7 +403,7 @@ func TestCloseAfter(t *testing.T) {
 	if len(orders) != 1 || orders[0].ID != decode[order](replayed).ID || orders[0].Quantity != 3 {
 		t.Errorf("the orders are %+v, want the order of %s", orders, replayed.body)
 	}
-	wantEqual(t, 100, p.inventory(petID).Quantity, "the stock")
+	need.Same(t, 100, p.inventory(petID).Quantity, "the stock")
 }
 
 // TestDelayOutlastsTimeout: the time of an injected delay does not count against the
@@ -441,7 +439,7 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 		}
 		return nil
 	})
-	wantText(t, exposed(t, metrics), `petstore_injected_faults_total{effect="delay"} 4`+"\n",
+	need.Contains(t, "the page of metrics", exposed(t, metrics), `petstore_injected_faults_total{effect="delay"} 4`+"\n",
 		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="2.5"} 1`+"\n")
 }
 
@@ -474,7 +472,7 @@ func TestDelayHoldsNothing(t *testing.T) {
 	eventually(t, 8*time.Second, func() bool { return cmp.Equal(p.matched(), []int64{delayed / 2, delayed / 2}) })
 	// Long before the end of the delays. A poll of the positions takes one for a moment.
 	eventually(t, 2*time.Second, func() bool { return p.pool.Pool().Stat().AcquiredConns() == 0 })
-	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock during the delays")
+	need.Same(t, 10, p.inventory(petID).Quantity, "the stock during the delays")
 	p.server.ShutDown()
 	for _, receive := range received { // the account has one place, and all requests need it at once
 		if resp := receive(); resp.status >= 300 && resp.status != 429 {
@@ -572,9 +570,9 @@ func TestRevokedDuringDelay(t *testing.T) {
 	p.server.ShutDown() // ends the delays
 	for _, receive := range received {
 		resp := receive().want(401)
-		wantEqual(t, true, resp.closes, "%s: whether the connection closes", resp.what)
+		need.Same(t, true, resp.closes, "%s: whether the connection closes", resp.what)
 	}
-	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock")
+	need.Same(t, 10, p.inventory(petID).Quantity, "the stock")
 }
 
 // TestClientLeavesDuringDelay: the delay of a request ends when its client disconnects,
@@ -605,7 +603,7 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 			t.Errorf("%s: the metrics have %q s (%v), and the log %v ms with the delay", request.method, text, err, took)
 		}
 	}
-	wantEqual(t, 10, p.inventory(petID).Quantity, "the stock")
+	need.Same(t, 10, p.inventory(petID).Quantity, "the stock")
 }
 
 // TestReplacingFaults replaces rules while requests run: each request gets the fault of

@@ -10,6 +10,7 @@ import (
 
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
+	"petstore/internal/tools/need"
 )
 
 const samplesPath = "/samples"
@@ -79,11 +80,11 @@ func TestSameIDs(t *testing.T) {
 		}
 	}
 	p.oneOfEach() // takes ids of the sequences
-	wantNoDiff(t, want, p.as(other.Key.Secret).story(), "two forks (-one +other)")
+	need.Same(t, want, p.as(other.Key.Secret).story(), "two forks (want: one, got: other)")
 	before := withoutTimes(inside.dump())
-	wantNoDiff(t, before, withoutTimes(p.as(other.Key.Secret).dump()), "two forks (-one +other)")
+	need.Same(t, before, withoutTimes(p.as(other.Key.Secret).dump()), "two forks (want: one, got: other)")
 	p.post(one.path()+"/reset", nil).want(204)
-	wantNoDiff(t, want, inside.story(), "after a reset (-before +after)")
+	need.Same(t, want, inside.story(), "after a reset (want: before, got: after)")
 	events, _ := inside.feed("/events")
 	fork, _ := p.as(other.Key.Secret).feed("/events")
 	if len(events) != 2*len(fork)+1 || events[len(fork)].Type != "store.reset" {
@@ -101,11 +102,11 @@ func TestSameIDs(t *testing.T) {
 	p.saveSample("later", other.ID)
 	for range 2 {
 		fork := p.as(p.newSandbox("fork", "later").Key.Secret)
-		wantNoDiff(t, before, withoutTimes(fork.dump()), "a fork of a sample (-saved +fork)")
+		need.Same(t, before, withoutTimes(fork.dump()), "a fork of a sample (want: saved, got: fork)")
 		placed := fork.post("/store/orders", object{"petId": 1}).want(201).header.Get("Location")
 		sent := fork.post("/messages", object{"message": "hello"}).want(202).header.Get("Location")
-		wantEqual(t, "/store/orders/1007", placed, "the next order of the fork")
-		wantEqual(t, "/messages/msg_000000000000000000000000000003ec", sent, "the next message of the fork")
+		need.Same(t, "/store/orders/1007", placed, "the next order of the fork")
+		need.Same(t, "/messages/msg_000000000000000000000000000003ec", sent, "the next message of the fork")
 	}
 }
 
@@ -128,10 +129,10 @@ func TestResetToASample(t *testing.T) {
 	p.saveSample("rex", source.ID)
 	inside.newPet("Igor", 1)
 	p.post(fork.path()+"/reset", nil).want(204)
-	wantNoDiff(t, want, string(inside.dump()), "after a reset (-sample +got)")
-	wantEqual(t, "rex", decode[sandbox](p.get(fork.path()).want(200)).Sample, "the sample of the sandbox")
+	need.Same(t, want, string(inside.dump()), "after a reset")
+	need.Same(t, "rex", decode[sandbox](p.get(fork.path()).want(200)).Sample, "the sample of the sandbox")
 	forked := decode[[]pet](p.as(p.newSandbox("new", "rex").Key.Secret).get("/pets").want(200))
-	wantEqual(t, 2, len(forked), "pets of a fork of the new sample")
+	need.Same(t, 2, len(forked), "pets of a fork of the new sample")
 }
 
 // TestListSamples checks the pages of the list, which has the built-in samples and no deleted one.
@@ -151,10 +152,10 @@ func TestListSamples(t *testing.T) {
 			if (one.CreatedAt == nil) != one.BuiltIn || one.CreatedAt != nil && time.Since(*one.CreatedAt) > time.Hour {
 				t.Errorf("the sample %+v", one)
 			}
-			wantNoDiff(t, one, decode[savedSample](p.get(samplesPath+"/"+one.Name).want(200)),
-				"in the list (-), alone (+)")
+			need.Same(t, one, decode[savedSample](p.get(samplesPath+"/"+one.Name).want(200)),
+				"a sample (want: in the list, got: alone)")
 		}
-		wantEqual(t, want, got, "limit %d", limit)
+		need.Same(t, want, got, "limit %d", limit)
 	}
 	p.do("GET", samplesPath, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "6")
 }
@@ -218,7 +219,7 @@ func TestSamplesOfTheKey(t *testing.T) {
 	inside.post(samplesPath, object{"name": "theirs", "from": box.ID}).wantError(409, "nested_sandbox")
 	inside.get(samplesPath+"/mine").wantError(404, "sample_not_found")
 	inside.del(samplesPath+"/mine").wantError(404, "sample_not_found")
-	wantEqual(t, 2, len(decode[[]savedSample](inside.get(samplesPath).want(200))), "samples that a sandbox sees")
+	need.Same(t, 2, len(decode[[]savedSample](inside.get(samplesPath).want(200))), "samples that a sandbox sees")
 	stranger := p.as(p.newKey("stranger", auth.Admin))
 	stranger.post(sandboxesPath, object{"sample": "mine"}).wantError(422, "unknown_sample")
 	stranger.saveSample("mine", stranger.newSandbox("box", "shop").ID)

@@ -20,6 +20,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 const sandboxesPath = "/sandboxes"
@@ -78,24 +79,24 @@ func TestCreateSandbox(t *testing.T) {
 				ID: made.Key.ID, Name: "sandbox", Scope: "admin", Prefix: made.Key.Secret[:17],
 				CreatedAt: made.Key.CreatedAt, ExpiresAt: &want.ExpiresAt, Secret: made.Key.Secret,
 			}
-			wantEqual(t, want, made, "the new sandbox")
+			need.Same(t, want, made, "the new sandbox")
 			resp.wantHeader("Location", made.path())
 			if made.ExpiresAt.Location() != time.UTC || time.Since(made.CreatedAt) > time.Hour {
 				t.Errorf("created at %s, expires at %s", made.CreatedAt, made.ExpiresAt)
 			}
 			inside := p.as(made.Key.Secret)
-			wantEqual(t, test.categories, len(decode[[]category](inside.get("/categories").want(200))), "categories")
+			need.Same(t, test.categories, len(decode[[]category](inside.get("/categories").want(200))), "categories")
 			account := decode[struct {
 				ID     string
 				APIKey apiKey
 			}](inside.get("/account").want(200))
-			wantEqual(t, made.ID, account.ID, "the id of the account of the sandbox")
+			need.Same(t, made.ID, account.ID, "the id of the account of the sandbox")
 			want.Key.Secret, want.Key.LastUsedAt = "", account.APIKey.LastUsedAt
-			wantEqual(t, want.Key, account.APIKey, "the key of the sandbox")
+			need.Same(t, want.Key, account.APIKey, "the key of the sandbox")
 			made.Key = apiKey{}
 			for what, client := range map[string]*petstore{"the parent": p, "the sandbox": inside} {
-				wantNoDiff(t, made, decode[sandbox](client.get(made.path()).want(200)),
-					"read by %s (-created +read)", what)
+				need.Same(t, made, decode[sandbox](client.get(made.path()).want(200)),
+					"read by %s (want: created, got: read)", what)
 			}
 		})
 	}
@@ -121,7 +122,7 @@ func TestSandboxBodies(t *testing.T) {
 			p.do(o.method, sandboxesPath+"/"+id+o.suffix+"?x=1", nil).wantViolations("invalid_parameter", "sandboxId invalid_format", "x unknown")
 		}
 	}
-	wantEqual(t, 1, p.count("accounts"), "accounts")
+	need.Same(t, 1, p.count("accounts"), "accounts")
 }
 
 // dump returns the store that the key of the client sees, as the API shows it, with a
@@ -149,10 +150,9 @@ func TestSampleShop(t *testing.T) {
 	p.newPet("Igor", 1) // advances the sequences
 	made := p.inSandbox(stores.SampleShop).dump()
 	if *update {
-		check(t, os.WriteFile(golden, made, 0o600))
+		need.OK(t, os.WriteFile(golden, made, 0o600))
 	}
-	want, err := os.ReadFile(golden)
-	check(t, err)
+	want := need.Value(os.ReadFile(golden))(t)
 	if diff := cmp.Diff(string(want), string(made)); diff != "" {
 		t.Errorf("the sample shop differs from %s (-want +got):\n%.2000s", golden, diff)
 	}
@@ -175,9 +175,9 @@ func TestListSandboxes(t *testing.T) {
 		var got []string
 		for _, one := range walk[sandbox](p, fmt.Sprintf("%s?limit=%d", sandboxesPath, limit)) {
 			got = append(got, one.ID)
-			wantEqual(t, "", one.Key.Secret, "the secret in the list")
+			need.Same(t, "", one.Key.Secret, "the secret in the list")
 		}
-		wantEqual(t, want, got, "limit %d", limit)
+		need.Same(t, want, got, "limit %d", limit)
 	}
 	p.do("GET", sandboxesPath, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "5")
 	for _, i := range []int{2, 4} {
@@ -193,15 +193,15 @@ func TestSandboxOfTheKey(t *testing.T) {
 	p := start(t)
 	one := p.newSandbox("one", "shop")
 	inside := p.as(one.Key.Secret)
-	wantEqual(t, one.ID, decode[sandbox](inside.get("/sandboxes/current").want(200)).ID, "the current sandbox")
+	need.Same(t, one.ID, decode[sandbox](inside.get("/sandboxes/current").want(200)).ID, "the current sandbox")
 	inside.post(sandboxesPath, object{}).wantError(409, "nested_sandbox")
-	wantEqual(t, "[]", string(inside.get(sandboxesPath).want(200).body), "the sandboxes of a sandbox")
+	need.Same(t, "[]", string(inside.get(sandboxesPath).want(200).body), "the sandboxes of a sandbox")
 	p.get("/sandboxes/current").wantError(409, "not_a_sandbox")
 	p.del("/sandboxes/current").wantError(409, "not_a_sandbox")
 	p.post("/sandboxes/current/reset", nil).wantError(409, "not_a_sandbox")
 
 	writer := decode[apiKey](inside.post(keysPath, object{"name": "writer", "scope": "write"}).want(201))
-	wantEqual(t, &one.ExpiresAt, writer.ExpiresAt, "expiresAt of a key of the sandbox")
+	need.Same(t, &one.ExpiresAt, writer.ExpiresAt, "expiresAt of a key of the sandbox")
 	p.as(writer.Secret).post("/sandboxes/current/reset", nil).wantError(403, "insufficient_scope")
 	p.as(writer.Secret).get("/pets").want(200)
 	inside.del("/sandboxes/current").want(204)
@@ -256,14 +256,14 @@ func TestResetSandbox(t *testing.T) {
 			inside.put("/store/inventory/3", object{"quantity": 77}).want(200)
 		}
 		p.do("POST", one.path()+"/reset", nil, "Idempotency-Key", "ignored\t", "Content-Type", "text/plain").want(204)
-		wantNoDiff(t, string(before), string(inside.dump()), "%s, after a reset (-before +after)", sample)
+		need.Same(t, string(before), string(inside.dump()), "%s, after a reset (want: before, got: after)", sample)
 		again := inside.under("hello", "/messages", object{"message": "hello"}).want(202)
 		if again.header.Get("Idempotent-Replayed") != "" || bytes.Equal(again.body, hello.body) {
 			t.Errorf("%s, after a reset, the server replayed %s", sample, again.body)
 		}
 		inside.under("hello", "/messages", object{"message": "hello"}).wantReplay(again)
 		p.as(reader.Secret).get("/pets").want(200)
-		wantEqual(t, 1, len(walk[delivery](inside, hook.path()+"/deliveries")), "%s: deliveries after a reset", sample)
+		need.Same(t, 1, len(walk[delivery](inside, hook.path()+"/deliveries")), "%s: deliveries after a reset", sample)
 		inside.under("key", "/store/orders", object{"petId": inside.newPet("Igor", 1)}).want(201)
 		inside.post("/sandboxes/current/reset", nil).want(204)
 	}
@@ -290,7 +290,7 @@ func TestDeleteSandbox(t *testing.T) {
 	for _, key := range []string{one.Key.Secret, second.Secret} {
 		other.as(key).get("/pets").want(200)
 	}
-	check(t, other.verifier.FlushUses(t.Context()))
+	need.OK(t, other.verifier.FlushUses(t.Context()))
 	p.del(one.path()).want(204)
 	deleted := time.Now()
 	inside.get("/pets").wantError(401, "invalid_api_key")
@@ -309,14 +309,14 @@ func TestDeleteSandbox(t *testing.T) {
 	}
 	before := rows()
 	p.sweepAccounts()
-	wantEqual(t, before, rows(), "rows that are left within the minute in which requests may be in progress")
+	need.Same(t, before, rows(), "rows that are left within the minute in which requests may be in progress")
 	p.exec("UPDATE accounts SET deleted_at = now() - interval '1 minute' WHERE id = $1", accountOf(one))
 	p.sweepAccounts()
-	wantEqual(t, 0, rows(), "rows that are left after the sweep")
-	wantEqual(t, accounts, p.count("accounts"), "accounts")
-	wantNoDiff(t, string(keptBefore), string(p.as(kept.Key.Secret).dump()),
-		"another sandbox (-before +after the sweep)")
-	wantNoDiff(t, string(parentBefore), string(p.dump()), "the parent (-before +after the sweep)")
+	need.Same(t, 0, rows(), "rows that are left after the sweep")
+	need.Same(t, accounts, p.count("accounts"), "accounts")
+	need.Same(t, string(keptBefore), string(p.as(kept.Key.Secret).dump()),
+		"another sandbox (want: before, got: after the sweep)")
+	need.Same(t, string(parentBefore), string(p.dump()), "the parent (want: before, got: after the sweep)")
 }
 
 func (p *petstore) sweepAccounts() {
@@ -338,7 +338,7 @@ func TestSandboxExpires(t *testing.T) {
 	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 	p.get(one.path()).wantError(404, "sandbox_not_found")
 	p.sweepAccounts()
-	wantEqual(t, 1, p.count("accounts", "kind <> 'sample'"), "accounts")
+	need.Same(t, 1, p.count("accounts", "kind <> 'sample'"), "accounts")
 	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 }
 
@@ -361,8 +361,8 @@ func TestManySandboxesAtOnce(t *testing.T) {
 		return resp, err
 	}))
 	want := map[string]int{"201": stores.MaxSandboxes, "409 too_many_sandboxes": requests - stores.MaxSandboxes}
-	wantEqual(t, want, ends, "new sandboxes")
-	wantEqual(t, int(shops.Load()+1)*200, p.count("pets"), "pets of %d shops and the sample", shops.Load())
+	need.Same(t, want, ends, "new sandboxes")
+	need.Same(t, int(shops.Load()+1)*200, p.count("pets"), "pets of %d shops and the sample", shops.Load())
 	p.del(walk[sandbox](p, sandboxesPath)[0].path()).want(204)
 	p.newSandbox("after a deletion", "empty")
 	p.post(sandboxesPath, object{}).wantError(409, "too_many_sandboxes")
@@ -414,7 +414,7 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 		for i := range 20 {
 			received = append(received, test.send(i))
 		}
-		check(t, p.awaitWaiting(test.waiting))
+		need.OK(t, p.awaitWaiting(test.waiting))
 		for i := range 10 {
 			other.post("/categories", object{"name": fmt.Sprint(test.what, i)}).want(201)
 		}
@@ -435,7 +435,7 @@ func TestResetWhileOthersWrite(t *testing.T) {
 	one := p.newSandbox("one", "shop")
 	inside := p.as(one.Key.Secret)
 	before := decode[[]object](inside.get("/messages").want(200))
-	wantEqual(t, 0, len(before), "messages of the sample")
+	need.Same(t, 0, len(before), "messages of the sample")
 	const writers = 16
 	type write struct {
 		text       string // ids begin again after a reset
@@ -499,13 +499,13 @@ func TestResetWhileOthersWrite(t *testing.T) {
 		}
 		delete(left, one.text)
 	}
-	wantEqual(t, 0, len(left), "messages that the server never acknowledged")
+	need.Same(t, 0, len(left), "messages that the server never acknowledged")
 	if after == 0 {
 		t.Error("no message was sent after the reset, so this test proves nothing")
 	}
 	inside.post("/sandboxes/current/reset", nil).want(204)
-	wantNoDiff(t, string(p.as(p.newSandbox("fresh", "shop").Key.Secret).dump()), string(inside.dump()),
-		"after the last reset (-fresh +reset)")
+	need.Same(t, string(p.as(p.newSandbox("fresh", "shop").Key.Secret).dump()), string(inside.dump()),
+		"after the last reset (want: fresh, got: reset)")
 }
 
 // TestDeletionWhileRequestsRun checks that requests to a sandbox that is deleted finish
@@ -517,7 +517,7 @@ func TestDeletionWhileRequestsRun(t *testing.T) {
 	other.listen()
 	one := p.newSandbox("one", "shop")
 	other.as(one.Key.Secret).get("/pets").want(200)
-	stop := p.run(func(ctx context.Context) {
+	stop := need.Background(p.t, func(ctx context.Context) {
 		for ctx.Err() == nil {
 			p.sweepAccounts()
 		}
@@ -593,8 +593,8 @@ func TestSandboxIsFull(t *testing.T) {
 			return inside.try("POST", test.target, test.body(i), "Idempotency-Key", key)
 		}))
 		want := map[string]int{fmt.Sprint(test.status): free, "409 sandbox_full": requests - free}
-		wantEqual(t, want, ends, "POST %s", test.target)
-		wantEqual(t, stores.MaxRows, rows(), "rows of %s", table)
+		need.Same(t, want, ends, "POST %s", test.target)
+		need.Same(t, stores.MaxRows, rows(), "rows of %s", table)
 		other.post(test.target, test.body(requests)).want(test.status)
 	}
 	inside.del(fmt.Sprintf("/store/orders/%d", decode[[]order](inside.get("/store/orders?complete=false&limit=1").want(200))[0].ID)).want(204)

@@ -8,6 +8,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/ratelimit"
+	"petstore/internal/tools/need"
 )
 
 // eventLine is the part of a log line about a security event.
@@ -47,8 +48,7 @@ func TestSecurityEvents(t *testing.T) {
 	limited.get("/pets").want(200)
 	limited.as("").get("/pets").want(401)
 	box := p.newSandbox("box", "empty")
-	boxAccount, err := strconv.ParseInt(accountOf(box), 10, 64)
-	check(t, err)
+	boxAccount := need.Value(strconv.ParseInt(accountOf(box), 10, 64))(t)
 	ofSandbox := func(event, target string) eventLine {
 		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetAccountID: target}
 	}
@@ -97,6 +97,6 @@ func TestSecurityEvents(t *testing.T) {
 	} {
 		test.as.do(test.method, test.path, test.body, "X-Request-Id", test.name).want(test.status)
 		test.want.RequestID = test.name
-		wantEqual(t, test.want, p.event(test.name), "%s", test.name)
+		need.Same(t, test.want, p.event(test.name), "%s", test.name)
 	}
 }

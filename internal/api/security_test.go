@@ -10,14 +10,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"petstore/internal/tools/need"
 )
 
 // TestSecurityChecklist: docs/security.md covers all ten risks, each with tests that exist.
 func TestSecurityChecklist(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs"
-	text, err := os.ReadFile(filepath.Join(docs, "security.md"))
-	check(t, err)
+	text := need.Value(os.ReadFile(filepath.Join(docs, "security.md")))(t)
 	named := regexp.MustCompile(`\[(Test\w+)\]\(([\w./]+_test\.go)\)`)
 	sections := strings.Split(string(text), "\n## ")[1:]
 	const ten = 10
@@ -51,16 +52,14 @@ func TestServerSendsNoRequests(t *testing.T) {
 	sends := regexp.MustCompile(`^(http\.(Get|Head|Post|PostForm|NewRequest|NewRequestWithContext|Client|DefaultClient|Transport|DefaultTransport)|net\.(Dial\w*|Dialer|Lookup\w*|Resolver)|exec\.\w+|httputil\.\w+)$`)
 	files := 0
 	for _, directory := range []string{".", "../auth", "../docs", "../casefold", "../webhook", "../../db"} {
-		sources, err := filepath.Glob(filepath.Join(directory, "*.go"))
-		check(t, err)
+		sources := need.Value(filepath.Glob(filepath.Join(directory, "*.go")))(t)
 		for _, source := range sources {
 			if strings.HasSuffix(source, "_test.go") {
 				continue
 			}
 			files++
 			set := token.NewFileSet()
-			file, err := parser.ParseFile(set, source, nil, parser.SkipObjectResolution)
-			check(t, err)
+			file := need.Value(parser.ParseFile(set, source, nil, parser.SkipObjectResolution))(t)
 			for node := range ast.Preorder(file) {
 				selector, ok := node.(*ast.SelectorExpr)
 				if !ok {

@@ -21,6 +21,7 @@ import (
 	"petstore/internal/follow"
 	"petstore/internal/pgtest"
 	"petstore/internal/sleep"
+	"petstore/internal/tools/need"
 )
 
 const (
@@ -277,7 +278,7 @@ func (b *buyer) checkOrders() {
 		}
 	}
 	var numbers, newest, placed int64
-	check(b.t, b.db.QueryRow(b.t.Context(), `
+	need.OK(b.t, b.db.QueryRow(b.t.Context(), `
 		SELECT count(*), max(sequence), count(*) FILTER (WHERE type = 'order.placed')
 		FROM events
 		WHERE account_id = $1`, b.account).Scan(&numbers, &newest, &placed))

@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"petstore/internal/api"
+	"petstore/internal/tools/need"
 )
 
 // TestSpec: the JSON and YAML forms have the same content, according to an independent parser.
@@ -19,20 +20,18 @@ func TestSpec(t *testing.T) {
 	p := start(t).as("")
 	inJSON, inYAML := p.get("/openapi.json").want(200), p.get("/openapi.yaml").want(200)
 	for _, resp := range []*response{inJSON, inYAML} {
-		wantText(t, string(resp.body), "9223372036854775807") // 2^63-1 was not rounded
+		need.Contains(t, "the spec", string(resp.body), "9223372036854775807") // 2^63-1 was not rounded
 	}
-	wantNoDiff(t, document(t, inYAML.body), document(t, inJSON.body), "spec (-YAML +JSON)")
+	need.Same(t, document(t, inYAML.body), document(t, inJSON.body), "spec (want: YAML, got: JSON)")
 }
 
 // document parses a spec into a comparable value.
 func document(t *testing.T, text []byte) any {
 	t.Helper()
-	read, err := openapi3.NewLoader().LoadFromData(text)
-	check(t, err)
-	encoded, err := json.Marshal(read)
-	check(t, err)
+	read := need.Value(openapi3.NewLoader().LoadFromData(text))(t)
+	encoded := need.Value(json.Marshal(read))(t)
 	var value any
-	check(t, json.Unmarshal(encoded, &value))
+	need.OK(t, json.Unmarshal(encoded, &value))
 	return value
 }
 
@@ -46,7 +45,7 @@ func TestBaseURL(t *testing.T) {
 	p.newPet("two", 0)
 	for _, header := range [][]string{nil, {"X-Forwarded-Proto", "https"}, {"X-Forwarded-Host", "evil.example"}, {"Forwarded", "proto=https;host=evil.example"}} {
 		page := p.do("GET", "/pets?limit=1", nil, header...).want(200)
-		wantEqual(t, "/pets?limit=1", page.link("first"), "%v: the first page without a base URL", header)
+		need.Same(t, "/pets?limit=1", page.link("first"), "%v: the first page without a base URL", header)
 		if next := page.link("next"); !strings.HasPrefix(next, "/pets?cursor=") {
 			t.Errorf("%v: without a base URL, the next page is %q", header, next)
 		}
@@ -57,24 +56,21 @@ func TestBaseURL(t *testing.T) {
 		t.Errorf("/openapi-3.1.json has the servers %+v: %v", upgraded.Servers, err)
 	}
 	for _, target := range []string{"/openapi.json", "/openapi.yaml"} {
-		read, err := openapi3.NewLoader().LoadFromData(p.get(target).want(200).body)
-		check(t, err)
+		read := need.Value(openapi3.NewLoader().LoadFromData(p.get(target).want(200).body))(t)
 		if len(read.Servers) != 1 || read.Servers[0].URL != base {
 			t.Errorf("%s has the servers %+v", target, read.Servers)
 		}
 	}
-	wantEqual(t, base+"/pets?limit=1", p.get("/pets?limit=1").want(200).link("first"), "the first page with a base URL")
+	need.Same(t, base+"/pets?limit=1", p.get("/pets?limit=1").want(200).link("first"), "the first page with a base URL")
 }
 
 // TestSpecAsJSON checks that openapi.json is openapi.yaml as JSON. With -update it writes the file.
 func TestSpecAsJSON(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("openapi.yaml")
-	check(t, err)
-	want, err := yaml.YAMLToJSON(text)
-	check(t, err)
+	text := need.Value(os.ReadFile("openapi.yaml"))(t)
+	want := need.Value(yaml.YAMLToJSON(text))(t)
 	if *update {
-		check(t, os.WriteFile("openapi.json", want, 0o600))
+		need.OK(t, os.WriteFile("openapi.json", want, 0o600))
 	}
 	got, err := os.ReadFile("openapi.json")
 	if err != nil || !bytes.Equal(got, want) {

@@ -19,6 +19,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	eventids "petstore/internal/event" // another file declares event
+	"petstore/internal/tools/need"
 )
 
 // TestEventsOfAnotherProcess checks that a stream and a waiting request of a server get
@@ -37,7 +38,7 @@ func TestEventsOfAnotherProcess(t *testing.T) {
 		other.newOrder(pet, 1)
 	}
 	events, _ := other.feed(next)
-	wantEqual(t, orders, len(events), "events of %d orders", orders)
+	need.Same(t, orders, len(events), "events of %d orders", orders)
 	for _, e := range events {
 		stream.wantEvent(e)
 	}
@@ -89,12 +90,12 @@ func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
 	stream, waiting := limited.stream("/events?after=latest"), limited.waitFor(next)
 	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
 	// This takes longer than the timeouts, and reads the page after them.
-	wantEqual(t, "[]", string(limited.do("GET", next, nil, "Prefer", "wait=4").want(200).body),
+	need.Same(t, "[]", string(limited.do("GET", next, nil, "Prefer", "wait=4").want(200).body),
 		"the page after the wait")
 	p.newOrder(pet, 1)
 	events, _ := p.feed(next)
 	stream.wantEvent(events[0])
-	wantEqual(t, 1, len(decode[[]feedEvent](waiting().want(200))), "events that the waiting request gets")
+	need.Same(t, 1, len(decode[[]feedEvent](waiting().want(200))), "events that the waiting request gets")
 }
 
 // fillFeed gives the account of the test events with much data.
@@ -196,9 +197,8 @@ func TestSlowStream(t *testing.T) {
 func readSlowly(p *petstore, conn net.Conn) (last string, received int) {
 	t := p.t
 	t.Helper()
-	check(t, conn.(*net.TCPConn).SetReadBuffer(1<<20))
-	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	check(t, err)
+	need.OK(t, conn.(*net.TCPConn).SetReadBuffer(1<<20))
+	opened := need.Value(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 	defer opened.Body.Close()
 	lines := bufio.NewScanner(opened.Body)
 	lines.Buffer(nil, 1<<20)
@@ -298,15 +298,14 @@ func TestRevokedWhileCatchingUp(t *testing.T) {
 	p.fillFeed(events)
 	id, key := p.issue(auth.Read, nil)
 	conn := p.as(key).slowReader("/events", "Accept", "text/event-stream")
-	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	check(t, err)
+	opened := need.Value(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 	defer opened.Body.Close()
 	p.revoke(id)
 	p.until("the key has ended", func() bool {
 		refused, err := p.as(key).try("GET", "/account", nil)
 		return err == nil && refused.status == 401
 	})
-	check(t, conn.(*net.TCPConn).SetReadBuffer(1<<20))
+	need.OK(t, conn.(*net.TCPConn).SetReadBuffer(1<<20))
 	rest, err := io.ReadAll(opened.Body)
 	if err != nil {
 		t.Errorf("the stream has no clean end: %v", err)

@@ -13,6 +13,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // allow returns the Allow header of each path in the spec.
@@ -47,7 +48,7 @@ func TestOptions(t *testing.T) {
 	p := start(t).as("")
 	for path, want := range allow() {
 		resp := p.do("OPTIONS", filled(path, "1")+"?x", nil, "Accept", "text/html").want(204)
-		wantEqual(t, "", string(resp.wantHeader("Allow", want).body), "the body of %s", resp.what)
+		need.Same(t, "", string(resp.wantHeader("Allow", want).body), "the body of %s", resp.what)
 	}
 	p.do("OPTIONS", "/nothing", nil).wantError(404, "route_not_found")
 }
@@ -123,8 +124,8 @@ func TestHead(t *testing.T) {
 func compareHead(p *petstore, target, coding string) {
 	p.t.Helper()
 	get, head := p.do("GET", target, nil, "Accept-Encoding", coding), p.do("HEAD", target, nil, "Accept-Encoding", coding)
-	wantEqual(p.t, get.status, head.status, "%s: the status", head.what)
-	wantEqual(p.t, "", string(head.body), "%s: the body", head.what)
+	need.Same(p.t, get.status, head.status, "%s: the status", head.what)
+	need.Same(p.t, "", string(head.body), "%s: the body", head.what)
 	for _, header := range []http.Header{get.header, head.header} {
 		header.Del("X-Request-Id")
 		header.Del("Date")
@@ -132,7 +133,7 @@ func compareHead(p *petstore, target, coding string) {
 			header.Del("Content-Length") // net/http writes the text of a redirect for GET only
 		}
 	}
-	wantNoDiff(p.t, get.header, head.header, "HEAD %s: header (-GET +HEAD)", target)
+	need.Same(p.t, get.header, head.header, "HEAD %s: header (want: GET, got: HEAD)", target)
 }
 
 // TestHeadersOfEveryResponse lists every header field of every kind of response.
@@ -249,14 +250,13 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 		for _, name := range []string{"Content-Length", "RateLimit", "RateLimit-Policy"} { // covered by other tests
 			got.Del(name)
 		}
-		wantEqual(t, want, got, "%s: %d: header", test.resp.what, test.status)
+		need.Same(t, want, got, "%s: %d: header", test.resp.what, test.status)
 	}
 }
 
 func (p *petstore) closedPool() *postgres.DB {
 	p.t.Helper()
-	pool, err := postgres.Open(p.t.Context(), p.dbURL, 1)
-	check(p.t, err)
+	pool := need.Value(postgres.Open(p.t.Context(), p.dbURL, 1))(p.t)
 	pool.Close()
 	return pool
 }
@@ -265,7 +265,7 @@ func TestRequestID(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	for _, id := range []string{"1", "a.B_c-9", strings.Repeat("x", 128), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"} {
-		wantEqual(t, id, p.do("GET", "/pets/1", nil, "X-Request-Id", id).wantError(404, "pet_not_found").error().RequestID,
+		need.Same(t, id, p.do("GET", "/pets/1", nil, "X-Request-Id", id).wantError(404, "pet_not_found").error().RequestID,
 			"the request id")
 	}
 	made := map[string]bool{}
@@ -316,7 +316,7 @@ func (p *petstore) wantLogged(requestID string, want logLine) {
 	for _, line := range p.logged(requestID) {
 		got = append(got, logLine{Level: line.Level, Status: line.Status, Fault: line.Fault, Error: line.Error})
 	}
-	wantEqual(p.t, []logLine{want}, got, "log of the request %s", requestID)
+	need.Same(p.t, []logLine{want}, got, "log of the request %s", requestID)
 }
 
 // TestLog: each request has one log line, and no log line contains a key.
@@ -355,7 +355,7 @@ func TestLog(t *testing.T) {
 		}
 		got.DurationMS = nil
 		test.want.Msg, test.want.Method, test.want.RequestID = "request", test.method, id
-		wantEqual(t, test.want, got, "%s %s: log line", test.method, test.target)
+		need.Same(t, test.want, got, "%s %s: log line", test.method, test.target)
 	}
 	for _, secret := range []string{p.key[len(prefix):], wellFormed[len(prefix):], "secret", "Bearer"} {
 		if strings.Contains(p.log.String(), secret) {
@@ -372,7 +372,7 @@ func TestPanic(t *testing.T) {
 	broken := p.with(func(o *api.Options) { o.Verifier = nil })
 	resp := broken.do("GET", "/pets", nil, "X-Request-Id", "panicked").wantError(500, "internal_error")
 	want := errorBody{Code: "internal_error", Message: "The server failed. Quote the request id when you report it.", Status: 500, RequestID: "panicked"}
-	wantEqual(t, want, resp.error(), "the Error")
+	need.Same(t, want, resp.error(), "the Error")
 	lines := p.logged("panicked")
 	if len(lines) != 1 || lines[0].Level != "ERROR" || lines[0].Status != 500 ||
 		!strings.Contains(lines[0].Error, "nil pointer dereference") || !strings.Contains(lines[0].Error, "verifier.go") {

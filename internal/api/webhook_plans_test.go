@@ -10,6 +10,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/httpjson"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // TestPlansOfDeliveries checks the promises of docs/decisions/0005-lists.md for the list of
@@ -29,8 +30,7 @@ func TestPlansOfDeliveries(t *testing.T) {
 		WHERE account_id = $2`, size, p.accountID())
 	p.exec("ANALYZE webhook_deliveries")
 	for _, filter := range []string{"", "&status=failed", "&status=delivered", "&status=pending"} {
-		query, err := url.ParseQuery(filter)
-		check(t, err)
+		query := need.Value(url.ParseQuery(filter))(t)
 		middle := httpjson.Position{Key: fmt.Sprintf("dlv_%030x00", size/2)}
 		cursor := api.SealCursor(secret, api.List{Account: p.accountID(), Path: hook.path(), Sort: "-id", Query: query}, middle)
 		read := func(filter string) []statement {

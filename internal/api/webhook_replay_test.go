@@ -8,6 +8,7 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // replayed is the result of a replay, as a client sees it.
@@ -74,15 +75,15 @@ func TestReplayWebhook(t *testing.T) {
 		before := len(p.deliveredEvents(hook)) // of the replays before, which are delivered
 		want := wanted(test.after, test.types...)
 		got := decode[replayed](p.post(hook.path()+"/replay", test.body).want(202))
-		wantEqual(t, replayed{Deliveries: len(want)}, got, "%s", test.what)
-		wantEqual(t, append([]string{}, want...), append([]string{}, p.deliveredEvents(hook)[before:]...),
+		need.Same(t, replayed{Deliveries: len(want)}, got, "%s", test.what)
+		need.Same(t, append([]string{}, want...), append([]string{}, p.deliveredEvents(hook)[before:]...),
 			"%s: deliveries", test.what)
 		again := decode[replayed](p.do("POST", hook.path()+"/replay", test.body, "Idempotency-Key", "not valid").want(202))
-		wantEqual(t, 0, again.Deliveries,
+		need.Same(t, 0, again.Deliveries,
 			"%s: deliveries that a second replay adds to those that are pending", test.what)
 		p.deliverAll()
 	}
-	wantEqual(t, 2, len(wanted(0, "pet.created")), "events of pets")
+	need.Same(t, 2, len(wanted(0, "pet.created")), "events of pets")
 	other := p.as(p.newKey("other", auth.Admin))
 	other.newPet("Tom", 1)
 	foreign := decode[[]feedEvent](other.get("/events?limit=1").want(200))[0]
@@ -115,7 +116,7 @@ func TestReplayOfPendingEvents(t *testing.T) {
 	p.dispatchAll()
 	replay := func(to apiWebhook, want int) {
 		t.Helper()
-		wantEqual(t, want, decode[replayed](p.post(to.path()+"/replay", object{}).want(202)).Deliveries, "deliveries")
+		need.Same(t, want, decode[replayed](p.post(to.path()+"/replay", object{}).want(202)).Deliveries, "deliveries")
 	}
 	replay(hook, 4)
 	replay(other, 4)
@@ -155,7 +156,7 @@ func TestReplayToABacklog(t *testing.T) {
 				p.post(one.path()+"/replay", object{}).wantError(409, "too_many_deliveries")
 			}
 			p.exec("DELETE FROM webhook_deliveries WHERE account_id = $1 AND id = 'dlv_' || lpad('1', 32, '0')", test.account)
-			wantEqual(t, 1, decode[replayed](p.post(hook.path()+"/replay", object{}).want(202)).Deliveries,
+			need.Same(t, 1, decode[replayed](p.post(hook.path()+"/replay", object{}).want(202)).Deliveries,
 				"deliveries")
 		})
 	}

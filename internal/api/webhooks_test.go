@@ -15,6 +15,7 @@ import (
 	"petstore/internal/egress"
 	"petstore/internal/pgtest"
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -84,33 +85,33 @@ func TestWebhooks(t *testing.T) {
 	made.Secret = ""
 	description := "The warehouse"
 	want := apiWebhook{ID: made.ID, URL: hookURL, Types: []string{"order.placed", "pet.created"}, Description: &description, Status: "enabled", CreatedAt: made.CreatedAt}
-	wantEqual(t, want, made, "created webhook")
+	need.Same(t, want, made, "created webhook")
 	got := p.get(made.path()).want(200)
-	wantEqual(t, want, decode[apiWebhook](got), "read webhook")
+	need.Same(t, want, decode[apiWebhook](got), "read webhook")
 	all := p.newWebhook("*")
 	all.Secret = ""
-	wantEqual(t, []apiWebhook{want, all}, walk[apiWebhook](p, webhooksPath+"?limit=1"), "webhooks")
+	need.Same(t, []apiWebhook{want, all}, walk[apiWebhook](p, webhooksPath+"?limit=1"), "webhooks")
 	p.do("GET", webhooksPath, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "2")
 	tag := got.etag()
 	patched := p.do("PATCH", made.path(), object{"url": hookURL + "2", "types": []string{"*"}, "description": nil, "status": "disabled"}, "If-Match", tag).want(200)
 	manual := "manual"
 	want.URL, want.Types, want.Description, want.Status, want.DisabledReason = hookURL+"2", []string{"*"}, nil, "disabled", &manual
-	wantEqual(t, want, decode[apiWebhook](patched), "changed webhook")
+	need.Same(t, want, decode[apiWebhook](patched), "changed webhook")
 	p.do("PATCH", made.path(), object{"status": "enabled"}, "If-Match", tag).wantError(412, "precondition_failed")
 	p.do("DELETE", made.path(), nil, "If-Match", tag).wantError(412, "precondition_failed")
-	wantEqual(t, patched.etag(), p.patch(made.path(), object{}).want(200).etag(), "the tag after an empty change")
+	need.Same(t, patched.etag(), p.patch(made.path(), object{}).want(200).etag(), "the tag after an empty change")
 	created := p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}, "description": ""}).want(201)
 	empty := decode[apiWebhook](created)
 	patched = p.patch(empty.path(), object{"description": ""}).want(200)
 	for _, resp := range []*response{created, patched, p.get(empty.path()).want(200), p.get(webhooksPath).want(200)} {
-		wantText(t, string(resp.body), `"description":""`)
+		need.Contains(t, resp.what, string(resp.body), `"description":""`)
 	}
 	p.del(made.path()).want(204)
 	for _, gone := range []*response{p.get(made.path()), p.patch(made.path(), object{}), p.del(made.path()), p.post(made.path()+"/rotate", nil), p.do("POST", made.path()+"/test", nil), p.get(made.path() + "/deliveries")} {
 		gone.wantError(404, "webhook_not_found")
 	}
 	left := walk[apiWebhook](p, webhooksPath)
-	wantEqual(t, []string{all.ID, empty.ID}, mapped(left, func(one apiWebhook) string { return one.ID }), "webhooks after the deletion")
+	need.Same(t, []string{all.ID, empty.ID}, mapped(left, func(one apiWebhook) string { return one.ID }), "webhooks after the deletion")
 }
 
 func TestWebhookBodies(t *testing.T) {
@@ -167,7 +168,7 @@ func TestWebhookURLs(t *testing.T) {
 			if message := resp.wantError(422, "url_not_allowed").error().Message; !strings.HasPrefix(message, "`url` must") {
 				t.Errorf("%s: %s", forbidden, message)
 			}
-			wantEqual(t, []string{"/url not_allowed"}, resp.violations(), "%s: violations", forbidden)
+			need.Same(t, []string{"/url not_allowed"}, resp.violations(), "%s: violations", forbidden)
 		}
 		p.post(webhooksPath, object{"url": forbidden}).wantViolations("validation_failed", "/url not_allowed", "/types required")
 	}
@@ -193,9 +194,9 @@ func TestTooManyWebhooks(t *testing.T) {
 	ends := outcomes(allAtOnce(t, requests, func(i int) (*response, error) {
 		return servers[i%len(servers)].try("POST", webhooksPath, object{"url": hookURL, "types": []string{"*"}})
 	}))
-	wantEqual(t, map[string]int{"201": most, "409 too_many_webhooks": requests - most}, ends, "new webhooks")
+	need.Same(t, map[string]int{"201": most, "409 too_many_webhooks": requests - most}, ends, "new webhooks")
 	left := walk[apiWebhook](p, webhooksPath)
-	wantEqual(t, most, len(left), "listed webhooks")
+	need.Same(t, most, len(left), "listed webhooks")
 	p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}}).wantError(409, "too_many_webhooks")
 	p.del(left[0].path()).want(204)
 	hook := p.newWebhook("*")
@@ -210,8 +211,7 @@ func TestTooManyWebhooks(t *testing.T) {
 
 func (p *petstore) storedSecrets(id string) (account int64, current, previous []byte, until *time.Time) {
 	p.t.Helper()
-	err := p.db.QueryRow(p.t.Context(), "SELECT account_id, secret, previous_secret, previous_until FROM webhooks WHERE id = $1", id).Scan(&account, &current, &previous, &until)
-	check(p.t, err)
+	need.OK(p.t, p.db.QueryRow(p.t.Context(), "SELECT account_id, secret, previous_secret, previous_until FROM webhooks WHERE id = $1", id).Scan(&account, &current, &previous, &until))
 	return account, current, previous, until
 }
 
@@ -219,8 +219,7 @@ func (p *petstore) storedSecrets(id string) (account int64, current, previous []
 // the secrets of a rotation.
 func TestWebhookSecrets(t *testing.T) {
 	t.Parallel()
-	vault, err := webhook.NewVault(webhook.VaultKey{7})
-	check(t, err)
+	vault := need.Value(webhook.NewVault(webhook.VaultKey{7}))(t)
 	for what, test := range map[string]struct {
 		vault  *webhook.Vault
 		sealed bool
@@ -239,7 +238,7 @@ func TestWebhookSecrets(t *testing.T) {
 				if err != nil || opened.Reveal() != text {
 					t.Errorf("the stored secret does not open: %v", err)
 				}
-				wantEqual(t, !test.sealed, bytes.Contains(stored, opened.Key()), "whether the stored secret is plain")
+				need.Same(t, !test.sealed, bytes.Contains(stored, opened.Key()), "whether the stored secret is plain")
 			}
 			last := decode[apiWebhook](p.post(first.path()+"/rotate", nil).want(201))
 			if _, _, previous, until = p.storedSecrets(first.ID); previous != nil || until != nil || last.Secret == rotated.Secret {
@@ -255,11 +254,10 @@ func TestWebhookBegins(t *testing.T) {
 	p := start(t)
 	position := func(hook apiWebhook) (after, last int64, isSettled bool) {
 		t.Helper()
-		err := p.db.QueryRow(t.Context(), `
+		need.OK(t, p.db.QueryRow(t.Context(), `
 			SELECT after_sequence, last_sequence, unsettled_after IS NULL
 			FROM webhooks JOIN account_state USING (account_id)
-			WHERE id = $1`, hook.ID).Scan(&after, &last, &isSettled)
-		check(t, err)
+			WHERE id = $1`, hook.ID).Scan(&after, &last, &isSettled))
 		return after, last, isSettled
 	}
 	p.newPet("Rex", 1)
@@ -279,9 +277,9 @@ func TestWebhookBegins(t *testing.T) {
 		t.Errorf("disabling moved the webhook to %d; settled: %t", after, isSettled)
 	}
 	p.patch(hook.path(), object{"status": "enabled"}).want(200)
-	wantEqual(t, 0, p.count("webhooks", "failing_since IS NOT NULL"), "failing webhooks")
+	need.Same(t, 0, p.count("webhooks", "failing_since IS NOT NULL"), "failing webhooks")
 	after, _, _ := position(hook)
-	wantEqual(t, begin, after, "the begin of a webhook that has not got the events before it was disabled")
+	need.Same(t, begin, after, "the begin of a webhook that has not got the events before it was disabled")
 	p.dispatchAll()
 	p.patch(hook.path(), object{"status": "disabled"}).want(200)
 	p.newPet("Luna", 1)
@@ -299,14 +297,14 @@ func TestTestWebhook(t *testing.T) {
 	if made.Type != "webhook.test" || made.Status != "pending" || made.NextAttemptAt == nil || len(made.Attempts) > 0 || !webhook.IsDeliveryID(made.ID) {
 		t.Errorf("delivery %+v", made)
 	}
-	wantEqual(t, []delivery{made}, walk[delivery](p, hook.path()+"/deliveries"), "deliveries")
+	need.Same(t, []delivery{made}, walk[delivery](p, hook.path()+"/deliveries"), "deliveries")
 	text := pgtest.Read[[]byte](t, p.db, "SELECT body FROM webhook_deliveries WHERE id = $1", made.ID)
 	var body feedEvent
 	if err := json.Unmarshal(text, &body); err != nil || time.Since(body.Timestamp) > time.Minute {
 		t.Errorf("event %s: %v", text, err)
 	}
 	want := feedEvent{ID: made.EventID, AccountID: stores.PublicID(p.accountID(), false), Type: "webhook.test", Timestamp: body.Timestamp, Subject: hook.path(), Data: map[string]json.RawMessage{}}
-	wantEqual(t, want, body, "event")
+	need.Same(t, want, body, "event")
 	wantEvent(t, text)
 	p.get("/events/"+made.EventID).wantError(404, "event_not_found")
 	p.patch(hook.path(), object{"status": "disabled"}).want(200)
@@ -342,8 +340,8 @@ func TestWorkerIsCalled(t *testing.T) {
 	asked.do("POST", hook.path()+"/test", nil).want(409)
 	asked.patch(hook.path(), object{"status": "enabled"}).want(200)
 	want := []string{hook.ID + " 1", hook.ID + " 1", hook.ID + " 2", hook.ID + " 2", hook.ID + " 2"}
-	wantEqual(t, want, called, "webhooks with their deliveries that are due")
-	wantEqual(t, asked.accountID(), account, "their account")
+	need.Same(t, want, called, "webhooks with their deliveries that are due")
+	need.Same(t, asked.accountID(), account, "their account")
 }
 
 // TestDisabledWebhookEvent: the event of a webhook that the worker has disabled shows no
@@ -353,12 +351,10 @@ func TestDisabledWebhookEvent(t *testing.T) {
 	p := start(t)
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL + "/a-secret-path", "types": []string{"pet.created"}, "description": "a secret note"}).want(201))
 	p.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'gone' WHERE id = $1", hook.ID)
-	data, err := api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID)
-	check(t, err)
-	created, err := json.Marshal(hook.CreatedAt)
-	check(t, err)
+	data := need.Value(api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID))(t)
+	created := need.Value(json.Marshal(hook.CreatedAt))(t)
 	want := fmt.Sprintf(`{"webhook":{"id":%q,"types":["pet.created"],"status":"disabled","disabledReason":"gone","createdAt":%s}}`, hook.ID, created)
-	wantEqual(t, want, strings.TrimSpace(string(data)), "data of the event")
+	need.Same(t, want, strings.TrimSpace(string(data)), "data of the event")
 }
 
 // setDelivery gives a delivery a status that the worker would.
@@ -419,7 +415,7 @@ func TestListDeliveries(t *testing.T) {
 				target += "&status=" + status
 			}
 			got := mapped(walk[delivery](p, target), func(one delivery) string { return one.ID })
-			wantEqual(t, want, got, "%s", target)
+			need.Same(t, want, got, "%s", target)
 			p.do("GET", target, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", fmt.Sprint(len(want)))
 		}
 	}

@@ -51,7 +51,7 @@ func TestProbes(t *testing.T) {
 		want[fmt.Sprintf("%032x %s", i, state)] = 1
 	}
 	want[fmt.Sprintf("%032x correct", 3)] = 2
-	need.Same(t, want, correct, "probes (-want +got)")
+	need.Same(t, want, correct, "probes")
 	for kind, want := range map[string]string{webhook.ProbeForged: "failed 1", webhook.ProbeOld: "failed 1", webhook.ProbeChanged: "failed 1", webhook.ProbeDuplicate: "delivered 2"} {
 		has(f, want, "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries WHERE type = $1", kind)
 	}

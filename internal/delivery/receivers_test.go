@@ -82,7 +82,7 @@ func TestExampleRequest(t *testing.T) {
 	seconds := need.Value(strconv.ParseInt(want.Get("webhook-timestamp"), 10, 64))(t)
 	got := want.Clone()
 	standardwebhooks.Sign(got, want.Get("webhook-id"), time.Unix(seconds, 0), []byte(body), parsed)
-	need.Same(t, want, got, "headers of the request (-page +signed)")
+	need.Same(t, want, got, "headers of the request (want: page, got: signed)")
 }
 
 // write writes the files of a program into a new folder, for a port.
@@ -198,7 +198,7 @@ func (p program) test(t *testing.T) {
 	}
 	slices.Sort(printed)
 	slices.Sort(want)
-	need.Same(t, want, printed, "handled events (-want +got)")
+	need.Same(t, want, printed, "handled events")
 }
 
 // request is a request that a test sends twice.

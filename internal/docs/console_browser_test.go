@@ -278,7 +278,7 @@ func (s *shop) replacedKey(t *testing.T) {
 	}
 	get[bool](p, `(window.responses.forEach((respond) => respond()), true)`)
 	p.wait(`document.querySelector("main.console h1")`)
-	need.Same(t, []string{second}, get[[]string](p, "window.kept"), "the tab has kept the keys (-want +got)")
+	need.Same(t, []string{second}, get[[]string](p, "window.kept"), "the tab has kept the keys")
 }
 
 func (s *shop) requests(t *testing.T) {
@@ -512,7 +512,7 @@ func (s *shop) curlOfRequest(t *testing.T) {
 				return JSON.stringify([method, path, decodeURIComponent(query), status, headers, request.body], null, 1);
 			}));
 		})()`, id))
-		need.Same(t, pair[1], pair[0], "%s\nsends another request (-record +command)", command)
+		need.Same(t, pair[1], pair[0], "%s\nsends another request (want: record, got: command)", command)
 	}
 	s.as(t, key).do("HEAD", "/pets", nil)
 	p.rows(2*len(sent) + 1)

@@ -170,7 +170,7 @@ func (p *tab) sampleHas(id string, parts ...string) {
 func (s *shop) samples(t *testing.T) {
 	p := s.visit(t, "/docs/reference/messages", look{})
 	p.allowClipboard()
-	need.Same(t, languages, p.texts("#queueMessage .samples [role=tab]"), "languages (-want +got)")
+	need.Same(t, languages, p.texts("#queueMessage .samples [role=tab]"), "languages")
 	first := p.sample("queueMessage")
 	for _, language := range languages {
 		p.choose("queueMessage", language, begins[language])
@@ -343,7 +343,7 @@ func (s *shop) inStep(t *testing.T) {
 	p.shows("#placeOrder .body-fields", "The JSON also has gift.")
 	p.enter("placeOrder", "quantity", "3")
 	want := map[string]any{"petId": 9007199254740992.0, "quantity": 3.0, "gift": true}
-	need.Same(t, want, raw(), "the JSON (-want +got)")
+	need.Same(t, want, raw(), "the JSON")
 
 	// Invalid JSON can be sent, and the fields wait.
 	p.click("#placeOrder .switch button:last-child")

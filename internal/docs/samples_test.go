@@ -92,7 +92,7 @@ func TestFirstSamples(t *testing.T) {
 		}
 		for _, s := range operation.Samples {
 			shown := first[operation.OperationID][s.Lang]
-			need.Same(t, shown, s.Source, "%s in %s (-page +x-codeSamples)", operation.OperationID, s.Lang)
+			need.Same(t, shown, s.Source, "%s in %s (want: page, got: x-codeSamples)", operation.OperationID, s.Lang)
 		}
 	}
 	if len(known) != len(first) {
@@ -141,7 +141,7 @@ await long;
 count();
 console.log(JSON.stringify(listeners));
 `, &listeners)
-	need.Same(t, []int{0, 1, 0}, listeners, "listeners after a pause, during one and after its end (-want +got)")
+	need.Same(t, []int{0, 1, 0}, listeners, "listeners after a pause, during one and after its end")
 }
 
 // TestBlankHeader: the sample for curl sends a header without a value.
@@ -160,7 +160,7 @@ console.log(JSON.stringify(sample("cURL", { method: "GET", path: "/", query: [],
 		t.Fatalf("%s\n%v %s", command, err, output)
 	}
 	for name, want := range map[string]string{"Empty": "", "Blank": "", "Full": "it's a value"} {
-		need.Same(t, []string{want}, got[name], "%s: the header %s (-form +request)", command, name)
+		need.Same(t, []string{want}, got[name], "%s: the header %s (want: form, got: request)", command, name)
 	}
 }
 
@@ -209,7 +209,7 @@ console.log(JSON.stringify(`+string(source)+`.map(curl)));
 		if output, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("%s\n%v %s", commands[i], err, output)
 		}
-		need.Same(t, want, <-received, "%s\nsends another request (-record +command)", commands[i])
+		need.Same(t, want, <-received, "%s\nsends another request (want: record, got: command)", commands[i])
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/need"
 	"petstore/migrations"
 )
 
@@ -51,13 +52,13 @@ func Dir(t testing.TB) string {
 		parent = memoryFiles
 	}
 	dir, err := os.MkdirTemp(parent, "petstore-") //nolint:usetesting // its directory is closed
-	check(t, err)
+	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("pgtest: %v", err)
 		}
 	})
-	check(t, os.Chmod(dir, 0o755))
+	need.OK(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -87,8 +88,7 @@ func serverData(dir string) string {
 // StartCluster starts the cluster of a directory, until the test ends.
 func StartCluster(t testing.TB, options localpg.Options) *localpg.Cluster {
 	t.Helper()
-	cluster, err := localpg.Start(t.Context(), options)
-	check(t, err)
+	cluster := need.Value(localpg.Start(t.Context(), options))(t)
 	t.Cleanup(func() { _ = cluster.Stop(context.Background()) }) // it may have been stopped
 	return cluster
 }
@@ -107,14 +107,13 @@ const (
 func NewCluster(t testing.TB) (*Database, *localpg.Cluster) {
 	t.Helper()
 	options := localpg.Options{Dir: Dir(t), Disposable: true, Settings: clusterSettings}
-	check(t, must.Attempt(func() {
+	need.OK(t, must.Attempt(func() {
 		options.Binaries = must.Get(localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), os.Stderr))
 	}))
 	options.Copy = Copy(options.Binaries)
 	cluster := StartCluster(t, options)
 	owner, serving := cluster.URL(clusterDatabase), servingURLOf(cluster)
-	pool, err := pgxpool.New(context.WithoutCancel(t.Context()), owner)
-	check(t, err)
+	pool := need.Value(pgxpool.New(context.WithoutCancel(t.Context()), owner))(t)
 	t.Cleanup(pool.Close)
 	return &Database{URL: serving, DirectURL: serving, OwnerURL: owner, Pool: pool}, cluster
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/sleep"
+	"petstore/internal/tools/need"
 )
 
 // Outage is a way in which a worker fails for some time. The worker runs it as a shell script
@@ -57,8 +58,7 @@ children() {
 // test must not run beside others on the cluster.
 func FailWorker(t testing.TB, database *Database, accountID int64, how Outage, d time.Duration) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), os.Getenv("PETSTORE_TEST_DATABASE_URL"))
-	check(t, err)
+	conn := need.Value(pgx.Connect(t.Context(), os.Getenv("PETSTORE_TEST_DATABASE_URL")))(t)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	host, port := WorkerOf(t, database, accountID)
 	script := fmt.Sprintf(outage, int(d.Seconds()), how)
@@ -74,11 +74,10 @@ func FailWorker(t testing.TB, database *Database, accountID int64, how Outage, d
 // WorkerOf returns the address of the worker that has an account.
 func WorkerOf(t testing.TB, database *Database, accountID int64) (host string, port int32) {
 	t.Helper()
-	err := database.Pool.QueryRow(t.Context(), `
+	need.OK(t, database.Pool.QueryRow(t.Context(), `
 		SELECT node.nodename, node.nodeport
 		FROM pg_dist_placement AS placement
 		JOIN pg_dist_node AS node ON node.groupid = placement.groupid
-		WHERE placement.shardid = get_shard_id_for_distribution_column('account_state', $1::bigint)`, accountID).Scan(&host, &port)
-	check(t, err)
+		WHERE placement.shardid = get_shard_id_for_distribution_column('account_state', $1::bigint)`, accountID).Scan(&host, &port))
 	return host, port
 }

@@ -28,6 +28,7 @@ import (
 
 	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/need"
 )
 
 const (
@@ -81,7 +82,7 @@ func NewEmpty(t testing.TB) *Database {
 // give returns a database until the test ends.
 func give(t testing.TB, create func() *Database) (d *Database) {
 	t.Helper()
-	check(t, must.Attempt(func() { d = create() }))
+	need.OK(t, must.Attempt(func() { d = create() }))
 	t.Cleanup(func() {
 		if err := d.leave(t.Failed(), func(line string) { t.Log("pgtest: " + line) }); err != nil {
 			t.Errorf("pgtest: %v", err)
@@ -160,14 +161,6 @@ func withTemplate(makeIt func(*server, context.Context)) *server {
 	defer leaseMutex.Unlock()
 	s.locked(ctx, func() { makeIt(s, ctx) })
 	return s
-}
-
-// check fails the test unless err is nil.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
 }
 
 // create creates a database whose name contains of.

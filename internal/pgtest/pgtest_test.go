@@ -18,11 +18,11 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 	"petstore/migrations"
 )
 
@@ -52,18 +52,14 @@ func TestDatabasesAreSeparate(t *testing.T) {
 	t.Parallel()
 	one, other, empty := pgtest.New(t), pgtest.New(t), pgtest.NewEmpty(t)
 	t.Logf("url=%s", one.OwnerURL)
-	if _, err := one.Pool.Exec(t.Context(), "CREATE TABLE mine (id int)"); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(one.Pool.Exec(t.Context(), "CREATE TABLE mine (id int)"))(t)
 	const tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename = 'mine', tablename"
 	others := pgtest.List[string](t, other.Pool, tables)
 	checkReplica(t, one)
 	if !slices.Contains(others, "pets") {
 		t.Errorf("the tables of a migrated database are %v", others)
 	}
-	if diff := cmp.Diff(append(others, "mine"), pgtest.List[string](t, one.Pool, tables)); diff != "" {
-		t.Errorf("the tables of one database (-want +got):\n%s", diff)
-	}
+	need.Same(t, append(others, "mine"), pgtest.List[string](t, one.Pool, tables), "the tables of one database")
 	if got := pgtest.List[string](t, empty.Pool, tables); len(got) != 0 {
 		t.Errorf("an empty database has %v", got)
 	}
@@ -72,9 +68,7 @@ func TestDatabasesAreSeparate(t *testing.T) {
 	if err != nil || againErr != nil || shared != again || shared.OwnerURL == one.OwnerURL {
 		t.Fatalf("the shared database is %+v and then %+v, %v", shared, again, err)
 	}
-	if diff := cmp.Diff(others, pgtest.List[string](t, shared.Pool, tables)); diff != "" {
-		t.Errorf("the tables of the shared database (-want +got):\n%s", diff)
-	}
+	need.Same(t, others, pgtest.List[string](t, shared.Pool, tables), "the tables of the shared database")
 	// without it, the server could stop, or another process drop these databases
 	if locks := pgtest.List[string](t, one.Pool, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted"); len(locks) == 0 {
 		t.Error("this process does not hold the lock of the server's users")
@@ -94,10 +88,7 @@ func checkReplica(t *testing.T, database *pgtest.Database) {
 	if !pgtest.Is(pgtest.Replica) {
 		return
 	}
-	replica, err := pgxpool.New(t.Context(), database.ReplicaURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	replica := need.Value(pgxpool.New(t.Context(), database.ReplicaURL))(t)
 	defer replica.Close()
 	const who = "SELECT unnest(ARRAY[pg_is_in_recovery()::text, session_user])"
 	if got := pgtest.List[string](t, replica, who); got[0] != "true" || !strings.HasSuffix(got[1], "_serving") {
@@ -105,9 +96,7 @@ func checkReplica(t *testing.T, database *pgtest.Database) {
 	}
 	for i := range 20 {
 		name := fmt.Sprintf("account %d", i)
-		if _, err := database.Pool.Exec(t.Context(), "INSERT INTO accounts (name) VALUES ($1)", name); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(database.Pool.Exec(t.Context(), "INSERT INTO accounts (name) VALUES ($1)", name))(t)
 		if found := pgtest.List[string](t, replica, "SELECT name FROM accounts WHERE name = $1", name); len(found) != 1 {
 			t.Errorf("%s is missing on the standby", name)
 		}
@@ -149,10 +138,7 @@ func TestMigrationsHash(t *testing.T) {
 func TestServerDoesNotOwn(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	server, err := pgxpool.New(t.Context(), database.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := need.Value(pgxpool.New(t.Context(), database.URL))(t)
 	defer server.Close()
 	const who = "SELECT unnest(ARRAY[current_database(), session_user])::text"
 	serving, owner := pgtest.List[string](t, server, who), pgtest.List[string](t, database.Pool, who)
@@ -209,9 +195,7 @@ func TestRunsShareOneServer(t *testing.T) {
 		t.Fatalf("the templates are %v, want one", template)
 	}
 	const old = "0123456789abcdef" // hash of other migrations
-	if _, err := postgres.Exec(t.Context(), "CREATE DATABASE "+template[0][:len(template[0])-len(old)]+old+" IS_TEMPLATE true"); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(postgres.Exec(t.Context(), "CREATE DATABASE "+template[0][:len(template[0])-len(old)]+old+" IS_TEMPLATE true"))(t)
 	eventually(t, "the first runs have left the server", func() bool {
 		return len(pgtest.List[string](t, postgres, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'")) == 0
 	})
@@ -237,10 +221,7 @@ func TestRunsShareOneServer(t *testing.T) {
 // them. They end neither the server nor the work of others on it.
 func (u *user) failMigrations(postgres *pgxpool.Pool) {
 	u.t.Helper()
-	other, err := postgres.Acquire(u.t.Context())
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	other := need.Value(postgres.Acquire(u.t.Context()))(u.t)
 	defer other.Release()
 	if result := u.run(noMigrationsEnv + "=1"); result.passed || !strings.Contains(result.output, "no migration") {
 		u.t.Errorf("without migrations:\n%s", result.output)
@@ -306,10 +287,7 @@ func TestNoServer(t *testing.T) {
 func TestWithoutRights(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(pgtest.Dir(t), "mute.sock")
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := need.Value(new(net.ListenConfig).Listen(t.Context(), "unix", socket))(t)
 	t.Cleanup(func() { listener.Close() })
 	accepted := make(chan net.Conn, 1)
 	go func() {
@@ -320,9 +298,7 @@ func TestWithoutRights(t *testing.T) {
 	user := newUser(t, "DOCKER_HOST=unix://"+socket)
 	if os.Geteuid() == 0 {
 		const nobody = 65534
-		if err := errors.Join(os.Chown(user.cache, nobody, nobody), os.Chown(socket, nobody, nobody)); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, errors.Join(os.Chown(user.cache, nobody, nobody), os.Chown(socket, nobody, nobody)))
 		user.attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
 	if result := user.mustFind(); !strings.Contains(result.output, "(private cluster)") {
@@ -346,10 +322,7 @@ type user struct {
 func newUser(t *testing.T, env ...string) *user {
 	t.Helper()
 	u := &user{t: t, program: filepath.Join(pgtest.Dir(t), "tests"), cache: pgtest.Dir(t), env: env}
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := need.Value(os.Executable())(t)
 	// in a place where every user can run it
 	if output, err := exec.CommandContext(t.Context(), "cp", program, u.program).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
@@ -432,15 +405,9 @@ func (u *user) runTest(test string, env ...string) result {
 // connect opens a pool on another database of the URL's server.
 func connect(t *testing.T, address, database string) *pgxpool.Pool {
 	t.Helper()
-	parsed, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := need.Value(url.Parse(address))(t)
 	parsed.Path = "/" + database
-	pool, err := pgxpool.New(t.Context(), parsed.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := need.Value(pgxpool.New(t.Context(), parsed.String()))(t)
 	t.Cleanup(pool.Close)
 	return pool
 }

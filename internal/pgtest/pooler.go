@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"petstore/internal/tools/must"
+	"petstore/internal/tools/need"
 	"petstore/internal/tools/run"
 )
 
@@ -61,8 +62,7 @@ func StartPooler(t testing.TB, databaseURL string) *Pooler {
 // LeadTo makes the next transaction of every client run on another database.
 func (p *Pooler) LeadTo(t testing.TB, databaseURL string) {
 	t.Helper()
-	target, err := pgconn.ParseConfig(databaseURL)
-	check(t, err)
+	target := need.Value(pgconn.ParseConfig(databaseURL))(t)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.target = target
@@ -87,11 +87,11 @@ func (p *Pooler) connect() (*pgconn.HijackedConn, error) {
 func (d *Database) NewRole(t testing.TB) (role, roleURL string) {
 	t.Helper()
 	address, err := url.Parse(d.OwnerURL)
-	check(t, err)
+	need.OK(t, err)
 	role = strings.TrimPrefix(address.Path, "/") // unique on the server
 	password := rand.Text()
 	_, err = d.Pool.Exec(t.Context(), "CREATE ROLE "+quote(role)+" LOGIN PASSWORD '"+password+"'")
-	check(t, err)
+	need.OK(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 		defer cancel()
@@ -189,8 +189,7 @@ func respond(client *pgproto3.Backend, server *pgproto3.Frontend) (ended bool, e
 // handle and closes it. It returns the address.
 func ServeTCP(t testing.TB, handle func(net.Conn)) string {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	check(t, err)
+	listener := need.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
@@ -211,6 +210,6 @@ func ServeTCP(t testing.TB, handle func(net.Conn)) string {
 func FreePort(t testing.TB) string {
 	t.Helper()
 	var address string
-	check(t, must.Attempt(func() { address = run.FreeAddr(t.Context()) }))
+	need.OK(t, must.Attempt(func() { address = run.FreeAddr(t.Context()) }))
 	return strings.TrimPrefix(address, "127.0.0.1:")
 }

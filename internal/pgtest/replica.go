@@ -14,6 +14,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/pgtest/standby"
+	"petstore/internal/tools/need"
 )
 
 const (
@@ -141,7 +142,7 @@ func (p *Pair) AddStandby(of *localpg.Cluster) *Standby {
 // Restart restarts the server.
 func (s *Standby) Restart() {
 	s.t.Helper()
-	check(s.t, s.Stop(s.t.Context()))
+	need.OK(s.t, s.Stop(s.t.Context()))
 	s.Cluster = StartCluster(s.t, s.Options())
 }
 
@@ -160,14 +161,14 @@ func (s *Standby) Resume() {
 // Promote makes the standby a primary.
 func (s *Standby) Promote() {
 	s.t.Helper()
-	check(s.t, standby.Promote(s.t.Context(), s.Cluster))
+	need.OK(s.t, standby.Promote(s.t.Context(), s.Cluster))
 }
 
 // CatchUp waits until the standby has replayed all that has committed.
 func (p *Pair) CatchUp(s *Standby) {
 	p.t.Helper()
 	var position string
-	check(p.t, p.Pool.QueryRow(p.t.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&position))
+	need.OK(p.t, p.Pool.QueryRow(p.t.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&position))
 	s.withOwner(func(ctx context.Context, owner *pgx.Conn) error { return awaitReplay(ctx, p.Pool, owner, position) })
 }
 
@@ -187,8 +188,7 @@ func (s *Standby) withOwner(do func(context.Context, *pgx.Conn) error) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, s.Cluster.URL(clusterDatabase))
-	check(s.t, err)
+	conn := need.Value(pgx.Connect(ctx, s.Cluster.URL(clusterDatabase)))(s.t)
 	defer conn.Close(s.t.Context())
-	check(s.t, do(ctx, conn))
+	need.OK(s.t, do(ctx, conn))
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // Open opens a pool as a server does, until the test ends.
 func Open(t testing.TB, databaseURL string, maxConns int, tracers ...pgx.QueryTracer) *postgres.DB {
 	t.Helper()
-	pool, err := postgres.Open(t.Context(), databaseURL, maxConns, tracers...)
-	check(t, err)
+	pool := need.Value(postgres.Open(t.Context(), databaseURL, maxConns, tracers...))(t)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -60,8 +60,7 @@ func succeed(t testing.TB, err error, sql string, args []any) {
 // Begin begins a transaction, such as one that keeps a lock. It ends with the test at the latest.
 func Begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 	t.Helper()
-	tx, err := pool.Begin(t.Context())
-	check(t, err)
+	tx := need.Value(pool.Begin(t.Context()))(t)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // without effect after its end
 	return tx
 }
@@ -69,7 +68,7 @@ func Begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 // Rollback ends a transaction of [Begin] before the test.
 func Rollback(t testing.TB, tx pgx.Tx) {
 	t.Helper()
-	check(t, tx.Rollback(t.Context()))
+	need.OK(t, tx.Rollback(t.Context()))
 }
 
 // Statements is called before each statement of a pool, also before each of a batch. It is a

@@ -96,7 +96,7 @@ func TestPlansOnCitus(t *testing.T) {
 			got[name] = kind
 		}
 	}
-	need.Same(t, want, got, "queries that do not run as one task (-listed +found)")
+	need.Same(t, want, got, "queries that do not run as one task (want: listed, got: found)")
 	if single := len(queries.queries) - len(got); single < 90 {
 		t.Errorf("only %d queries run as one task", single)
 	}
@@ -209,8 +209,8 @@ func TestDistribute(t *testing.T) {
 	if len(steps) != len(storeTables)+2+1 || steps[0] != "copied accounts to every node" || !slices.Contains(steps, "distributed pets") {
 		t.Errorf("steps %q", steps)
 	}
-	need.Same(t, wantKinds(), kinds(t, database), "tables (-want +got)")
-	need.Same(t, before, constraints(t, database), "constraints (-before +after)")
+	need.Same(t, wantKinds(), kinds(t, database), "tables")
+	need.Same(t, before, constraints(t, database), "constraints (want: before, got: after)")
 	for table, want := range map[string]int{"accounts": 20, "api_keys": 20, "pets": 2000, "orders": 2000, "idempotency_keys": 20, "events": 20} {
 		var got, left int
 		err := database.Pool.QueryRow(t.Context(), "SELECT count(*), pg_relation_size($1::text::regclass) FROM "+table, table).Scan(&got, &left)
@@ -366,7 +366,7 @@ func TestLaterMigrations(t *testing.T) {
 		if err != nil || len(applied) != 2 {
 			t.Fatalf("applied %v: %v", applied, err)
 		}
-		need.Same(t, wantKinds("visits"), kinds(t, database), "tables (-want +got)")
+		need.Same(t, wantKinds("visits"), kinds(t, database), "tables")
 		pgtest.Exec(t, database.Pool, "INSERT INTO visits (account_id, pet_id) SELECT account_id, id FROM pets")
 		if _, err := database.Pool.Exec(t.Context(), "INSERT INTO visits (account_id, pet_id) VALUES (1001, 1000000)"); stateOf(err) != foreignKeyViolation {
 			t.Errorf("a visit of a missing pet: %v", err)

@@ -53,7 +53,7 @@ func TestQueriesNameTheAccount(t *testing.T) {
 		}
 	}
 	slices.Sort(exceptions)
-	need.Same(t, slices.Sorted(slices.Values(listed)), exceptions, "queries across accounts (-listed +found)")
+	need.Same(t, slices.Sorted(slices.Values(listed)), exceptions, "queries across accounts (want: listed, got: found)")
 }
 
 // appendEvents returns the statements of the function append_events as queries with
@@ -182,7 +182,7 @@ func TestQueriesThatForgetTheAccount(t *testing.T) {
 		"UPDATE pets SET name = 'a' -- WHERE account_id = @account_id\n;":                                             {"pets"},
 		"DELETE FROM inventory USING entry WHERE inventory.account_id = @account_id AND inventory.pet_id = entry.id;": nil,
 	} {
-		need.Same(t, want, referencesWithoutAccount(query), "%s (-want +got)", query)
+		need.Same(t, want, referencesWithoutAccount(query), "%s", query)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestStoreTables(t *testing.T) {
 		FROM information_schema.columns
 		WHERE table_schema = 'public' AND column_name = 'account_id' AND ordinal_position = 1 AND table_name = ANY ($1)
 		ORDER BY table_name`)
-	need.Same(t, storeTables, first, "tables whose first column is account_id (-want +got)")
+	need.Same(t, storeTables, first, "tables whose first column is account_id")
 	if wrong := collect(`
 		SELECT conname::text
 		FROM pg_constraint
@@ -245,7 +245,7 @@ func TestStoresAreCopiedAndDeleted(t *testing.T) {
 		}
 	}
 	slices.Sort(deleted)
-	need.Same(t, storeTables, deleted, "tables that a query StoreDelete… deletes from (-want +got)")
+	need.Same(t, storeTables, deleted, "tables that a query StoreDelete… deletes from")
 	slices.Sort(copied)
 	need.Same(t, collector(t)(`
 		SELECT (table_name || '.' || column_name) COLLATE "C"
@@ -253,7 +253,7 @@ func TestStoresAreCopiedAndDeleted(t *testing.T) {
 		WHERE table_schema = 'public' AND is_generated = 'NEVER' AND table_name = ANY ($1)
 		  AND table_name NOT IN ('account_state', 'api_key_uses', 'events', 'exchange_logs', 'exchanges', 'idempotency_keys', 'sandbox_faults', 'webhook_deliveries', 'webhooks')
 		  AND (table_name, column_name) <> ('messages', 'created_at') -- a copy is new
-		ORDER BY 1`), copied, "columns that a query StoreCopy… copies (-want +got)")
+		ORDER BY 1`), copied, "columns that a query StoreCopy… copies")
 }
 
 // TestReferencesAcrossAccounts checks that Postgres itself rejects a row that refers to

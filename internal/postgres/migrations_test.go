@@ -151,7 +151,7 @@ func TestMigrations(t *testing.T) {
 		t.Errorf("down from an empty schema: %v, %v", none, err)
 	}
 	up()
-	need.Same(t, made, schema(t, database.Pool), "schema after down and up (-first +second)")
+	need.Same(t, made, schema(t, database.Pool), "schema after down and up (want: first, got: second)")
 }
 
 // TestMigrationsAtOnce: when five processes start at the same time, each migration
@@ -181,8 +181,8 @@ func TestMigrationsAtOnce(t *testing.T) {
 	for _, version := range numbered(t) {
 		want[version] = 1
 	}
-	need.Same(t, want, times, "runs of each migration (-want +got)")
-	need.Same(t, schema(t, pgtest.New(t).Pool), schema(t, database.Pool), "schema (-one process +five)")
+	need.Same(t, want, times, "runs of each migration")
+	need.Same(t, schema(t, pgtest.New(t).Pool), schema(t, database.Pool), "schema (want: one process, got: five)")
 }
 
 // TestMigrationsWithoutLimits: the limits of serve, which the role has behind a pooler, do
@@ -203,7 +203,7 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 		need.Value(m.Up(t.Context()))(t)
 		got := pgtest.List[string](t, database.Pool, "SELECT name || '=' || setting FROM settings ORDER BY name")
 		want := []string{"client_connection_check_interval=1000", "enable_seqscan=on", "idle_in_transaction_session_timeout=0", "lock_timeout=" + lockTimeout, "statement_timeout=0"}
-		need.Same(t, want, got, "settings of a migration (-want +got)")
+		need.Same(t, want, got, "settings of a migration")
 		need.Value(m.Down(t.Context()))(t)
 		need.OK(t, m.Close())
 	}

@@ -78,7 +78,7 @@ func TestEventPartitions(t *testing.T) {
 	const old = 10 // weeks
 	database := pgtest.New(t)
 	want := pgtest.List[string](t, database.Pool, wantedPartitions, 0)
-	need.Same(t, want, partitionsOf(t, database.Pool), "partitions after the migration (-want +got)")
+	need.Same(t, want, partitionsOf(t, database.Pool), "partitions after the migration")
 	serving := open(t, database.URL, 1)
 	if changed := maintain(t, serving); changed != 0 {
 		t.Errorf("%d partitions changed without need", changed)
@@ -90,7 +90,7 @@ func TestEventPartitions(t *testing.T) {
 	if changed, want := maintain(t, serving), 2+old+5-len(kept); changed != want {
 		t.Errorf("%d partitions changed, want %d", changed, want)
 	}
-	need.Same(t, kept, partitionsOf(t, database.Pool), "partitions (-want +got)")
+	need.Same(t, kept, partitionsOf(t, database.Pool), "partitions")
 	if events := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM events"); events != 2*(len(kept)-5) {
 		t.Errorf("%d events are kept, want %d", events, 2*(len(kept)-5))
 	}
@@ -146,7 +146,7 @@ func TestEventPartitionsInAnySession(t *testing.T) {
 			t.Errorf("%s: %d partitions", setting, changed)
 		}
 		need.OK(t, conn.Close(t.Context()))
-		need.Same(t, before, pgtest.List[string](t, database.Pool, bounds), "%s (-before +after)", setting)
+		need.Same(t, before, pgtest.List[string](t, database.Pool, bounds), "%s (want: before, got: after)", setting)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestEventPartitionsBesideTransactions(t *testing.T) {
 	if changed := maintain(t, serving); changed != len(old) {
 		t.Errorf("%d partitions changed after the transaction, want %d", changed, len(old))
 	}
-	need.Same(t, kept, partitionsOf(t, database.Pool), "partitions (-want +got)")
+	need.Same(t, kept, partitionsOf(t, database.Pool), "partitions")
 }
 
 // TestEventPartitionsByOperator: an operator creates the partitions with psql, whose session
@@ -205,7 +205,7 @@ func TestEventPartitionsByOperator(t *testing.T) {
 	if changed := maintain(t, conn); changed != len(names) {
 		t.Errorf("%d partitions changed, want %d", changed, len(names))
 	}
-	need.Same(t, names, partitionsOf(t, database.Pool), "partitions (-want +got)")
+	need.Same(t, names, partitionsOf(t, database.Pool), "partitions")
 }
 
 // TestEventPartitionsBesideOthers: partitions that an operator has added stay, and the others
@@ -233,7 +233,7 @@ func TestEventPartitionsBesideOthers(t *testing.T) {
 			pgtest.Exec(t, database.Pool, inWeek(test.sql))
 			serving := open(t, database.URL, 1)
 			maintain(t, serving)
-			need.Same(t, strings.Fields(inWeek(test.want)), partitionsOf(t, database.Pool), "partitions (-want +got)")
+			need.Same(t, strings.Fields(inWeek(test.want)), partitionsOf(t, database.Pool), "partitions")
 			for quarter := range 5 * 7 * 4 {
 				if quarter%4 != 0 && quarter/4 != 7 { // only that Monday may have several partitions
 					continue

@@ -420,9 +420,7 @@ func TestPositionOnlyWithReplicas(t *testing.T) {
 		reads = 0
 		piped := need.Value(postgres.Pipe(t.Context(), pool, func(ctx context.Context, p *postgres.Pipeline) error { return p.Commit(ctx, nil) }))(t)
 		_, transacted, err := postgres.TransactAt(t.Context(), pool, func(context.Context, pgx.Tx) (int, error) { return 0, nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		known := piped.Timeline > 0 && transacted.Includes(piped)
 		if wanted := map[bool]int{true: 2}[reports]; known != reports || reads != wanted {
 			t.Errorf("reports %t: the positions are %v and %v, %d statements", reports, piped, transacted, reads)

@@ -45,7 +45,7 @@ func TestSettingsBehindAPooler(t *testing.T) {
 		if err := pool.CheckSession(t.Context()); err != nil {
 			got = regexp.MustCompile(`ALTER ROLE [^;]+`).FindAllString(err.Error(), -1)
 		}
-		need.Same(t, want, got, "statements to run (-want +got)")
+		need.Same(t, want, got, "statements to run")
 	}
 	statement := func(name, value string) string {
 		return fmt.Sprintf(`ALTER ROLE %q SET %s = '%s'`, role, name, value)
@@ -56,7 +56,7 @@ func TestSettingsBehindAPooler(t *testing.T) {
 	}
 	wantMissing(pool, all...)
 	wantMissing(ours, append(all[:5:5], statement("statement_timeout", "1234"))...)
-	need.Same(t, all, postgres.RoleSettings(role), "the settings of a role (-want +got)")
+	need.Same(t, all, postgres.RoleSettings(role), "the settings of a role")
 	for _, sql := range all[:5] {
 		pgtest.Exec(t, database.Pool, sql)
 	}

@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/report"
+	"petstore/internal/tools/need"
 )
 
 // The names of the package that all tables use.
@@ -120,9 +119,7 @@ func TestBodies(t *testing.T) {
 		{"cut", "POST", "", `"body":"{","bodySize":16385`, false},
 	} {
 		e := Exchange{Method: test.method}
-		if err := e.SetMessages(`{"request":{"headers":[` + test.headers + `],` + test.body + `},"redacted":[]}`); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, e.SetMessages(`{"request":{"headers":[`+test.headers+`],`+test.body+`},"redacted":[]}`))
 		if known := e.Body.Hash != 0; known != test.want {
 			t.Errorf("%s: known is %t, want %t", test.name, known, test.want)
 		}
@@ -217,9 +214,7 @@ func TestEvidence(t *testing.T) {
 	}
 	results := report.Judge(&record, "/docs/").Results
 	i := slices.IndexFunc(results, func(r report.Result) bool { return r.Rule == "retry_same_key" })
-	if diff := cmp.Diff(want, results[i].Evidence); diff != "" {
-		t.Errorf("the evidence (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, results[i].Evidence, "the evidence")
 }
 
 // TestWork: the work for a record grows with its requests and not with the pairs of them.

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"petstore/internal/tools/need"
 )
 
 // Block is a block of code that a guide marks with "run" or "run=NAME".
@@ -28,7 +30,7 @@ const maxLine = 72
 func Read(t testing.TB, file string) []Block {
 	t.Helper()
 	text, err := os.ReadFile(file) //nolint:gosec // a test names the file
-	check(t, err)
+	need.OK(t, err)
 	var all []Block
 	for _, match := range block.FindAllSubmatch(text, -1) {
 		b := Block{string(match[1]), string(match[2]), string(match[3])}
@@ -60,13 +62,6 @@ func Programs(t testing.TB, file string) map[string]string {
 	return programs
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Form has the values of the form of an operation: the texts of parameters, and the text of the
 // body.
 type Form struct {
@@ -93,8 +88,7 @@ var HostileName = strings.NewReplacer("\n", "", "\r", "", "\t", "", "\u0085", ""
 func HostileForms(t testing.TB) (all []Form) {
 	t.Helper()
 	for i, message := range HostileMessages {
-		body, err := json.Marshal(map[string]string{"message": message})
-		check(t, err)
+		body := need.Value(json.Marshal(map[string]string{"message": message}))(t)
 		escaped := strings.ReplaceAll(string(body), "/", `\/`) // an escape that only JSON and JavaScript have
 		all = append(all, Form{"queueMessage", map[string][]string{"header.Idempotency-Key": {HostileKey + strconv.Itoa(i)}}, escaped})
 	}
@@ -142,10 +136,8 @@ func Requests(t testing.TB, server string, forms []Form) (all []Request) {
 	t.Helper()
 	NeedPrograms(t, "node")
 	get := func(path string) []byte {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server+path, nil)
-		check(t, err)
-		response, err := http.DefaultClient.Do(request)
-		check(t, err)
+		request := need.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, server+path, nil))(t)
+		response := need.Value(http.DefaultClient.Do(request))(t)
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
 		if err != nil || response.StatusCode != http.StatusOK {
@@ -169,13 +161,11 @@ func RunModules(t testing.TB, files map[string][]byte, source string, input, int
 	dir := t.TempDir()
 	files["package.json"], files["run.js"] = []byte(`{"type": "module"}`), []byte(source)
 	for name, text := range files {
-		check(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+		need.OK(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
-	stdin, err := json.Marshal(input)
-	check(t, err)
+	stdin := need.Value(json.Marshal(input))(t)
 	command := exec.CommandContext(t.Context(), "node", filepath.Join(dir, "run.js")) //nolint:gosec // a file of the test
 	command.Stdin, command.Stderr = bytes.NewReader(stdin), os.Stderr
-	output, err := command.Output()
-	check(t, err)
-	check(t, json.Unmarshal(output, into))
+	output := need.Value(command.Output())(t)
+	need.OK(t, json.Unmarshal(output, into))
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// maxPair is the length of two values that are easier to compare side by side than as a diff.
+const maxPair = 120
+
 // OK ends the test unless err is nil.
 func OK(t testing.TB, err error) {
 	t.Helper()
@@ -54,13 +57,22 @@ func Background(t testing.TB, run func(context.Context)) (stop func()) {
 	return stop
 }
 
-// Same fails the test if two values differ. The text says what they are, such as "partitions (-want +got)",
-// and which one comes first.
-func Same[T any](t testing.TB, first, second T, format string, args ...any) {
+// Same fails the test unless got is want. The text says what it is, and the failure which is which.
+func Same[T any](t testing.TB, want, got T, format string, args ...any) {
 	t.Helper()
-	if diff := cmp.Diff(first, second); diff != "" {
-		t.Errorf("%s:\n%s", fmt.Sprintf(format, args...), diff)
+	diff := cmp.Diff(want, got)
+	if diff == "" {
+		return
 	}
+	what := fmt.Sprintf(format, args...)
+	switch pair := fmt.Sprintf("%#v, want %#v", got, want); any(want).(type) {
+	case bool, int, int64, string:
+		if len(pair) < maxPair {
+			t.Errorf("%s: %s", what, pair)
+			return
+		}
+	}
+	t.Errorf("%s (-want +got):\n%s", what, diff)
 }
 
 // Contains fails the test unless a text has all parts. The failure says which text it is.
