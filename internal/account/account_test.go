@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
@@ -17,6 +16,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // fixture is a database with the account "owner", used with the privileges of the
@@ -99,10 +99,7 @@ func (f *fixture) ensure(name string) int64 {
 // in runs an action in a transaction.
 func (f *fixture) in(action func(context.Context, *db.Queries) (int64, error)) int64 {
 	f.t.Helper()
-	result, err := f.try(action)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	result := need.Value(f.try(action))(f.t)
 	return result
 }
 
@@ -122,10 +119,7 @@ func (f *fixture) sandbox(parent int64, sample string) (int64, error) {
 
 func (f *fixture) mustSandbox(sample string) int64 {
 	f.t.Helper()
-	id, err := f.sandbox(f.id, sample)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	id := need.Value(f.sandbox(f.id, sample))(f.t)
 	return id
 }
 
@@ -206,9 +200,7 @@ func (f *fixture) age(id int64) {
 
 func (f *fixture) sweep() {
 	f.t.Helper()
-	if err := account.Sweep(f.t.Context(), f.db); err != nil {
-		f.t.Fatal(err)
-	}
+	need.OK(f.t, account.Sweep(f.t.Context(), f.db))
 }
 
 // fill adds rows of every kind to an account with the sample shop.
@@ -255,12 +247,8 @@ func TestSweep(t *testing.T) {
 	f.log.mu.Lock()
 	f.log.deleted, f.log.batches = nil, 0
 	f.log.mu.Unlock()
-	if _, err := account.SweepOnce(t.Context(), f.db, 0); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]any{expired, deleted}, f.log.forgotten); diff != "" {
-		t.Errorf("an account with many rows keeps those after it waiting (-want +got):\n%s", diff)
-	}
+	need.Value(account.SweepOnce(t.Context(), f.db, 0))(t)
+	need.Same(t, []any{expired, deleted}, f.log.forgotten, "an account with many rows keeps those after it waiting")
 	var total, most int64
 	for _, rows := range f.log.deleted {
 		total, most = total+rows, max(most, rows)
@@ -269,9 +257,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("a statement deleted %d rows, want at most 1000; %d rows in %d transactions", most, total, f.log.batches)
 	}
 	f.wantGone(deleted, expired)
-	if diff := cmp.Diff(before, f.rows(kept)); diff != "" {
-		t.Errorf("rows of another account (-before +after):\n%s", diff)
-	}
+	need.Same(t, before, f.rows(kept), "rows of another account (want: before, got: after)")
 	f.sweep() // finds nothing
 }
 
@@ -316,20 +302,13 @@ func TestSweepTakesTurns(t *testing.T) {
 	f := newFixture(t)
 	var ids []any
 	for _, parent := range []int64{f.id, f.id, f.id, f.ensure("other")} {
-		id, err := f.sandbox(parent, account.SampleEmpty)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.remove(id); err != nil {
-			t.Fatal(err)
-		}
+		id := need.Value(f.sandbox(parent, account.SampleEmpty))(t)
+		need.Value(f.remove(id))(t)
 		f.age(id)
 		ids = append(ids, id)
 	}
 	f.sweep()
-	if diff := cmp.Diff([]any{ids[0], ids[3], ids[1], ids[2]}, f.log.forgotten); diff != "" {
-		t.Errorf("the order of the sweep (-want +got):\n%s", diff)
-	}
+	need.Same(t, []any{ids[0], ids[3], ids[1], ids[2]}, f.log.forgotten, "the order of the sweep")
 }
 
 // TestStoredSandboxes checks that sandboxes that have ended count until the sweep has
@@ -343,9 +322,7 @@ func TestStoredSandboxes(t *testing.T) {
 	if _, err := f.sandbox(f.id, account.SampleEmpty); !errors.Is(err, account.ErrTooManySandboxes) {
 		t.Errorf("sandbox %d: %v", account.MaxStored+1, err)
 	}
-	if _, err := f.remove(last); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(f.remove(last))(t)
 	if _, err := f.sandbox(f.id, account.SampleEmpty); !errors.Is(err, account.ErrTooManySandboxes) {
 		t.Errorf("after a deletion: %v", err)
 	}
@@ -362,9 +339,7 @@ func TestSweepsAtOnce(t *testing.T) {
 	for range 2 {
 		id := f.mustSandbox(account.SampleShop)
 		f.fill(id, 1010) // two batches
-		if _, err := f.remove(id); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(f.remove(id))(t)
 		f.age(id)
 		ids = append(ids, id)
 	}
@@ -390,9 +365,7 @@ func TestSweepContinues(t *testing.T) {
 	var ids []int64
 	for range failing + 2 {
 		id := f.mustSandbox(account.SampleShop)
-		if _, err := f.remove(id); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(f.remove(id))(t)
 		f.age(id)
 		ids = append(ids, id)
 	}
@@ -420,17 +393,13 @@ func TestResetOfAFullSandbox(t *testing.T) {
 		SELECT account_id, api_key_id, key || ' again', fingerprint, status, location, body
 		FROM idempotency_keys WHERE account_id = $1 LIMIT $2`, id, stored-account.MaxRows-50)
 	want["idempotency_keys"] = stored
-	if err := f.reset(id); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, f.reset(id))
 	got := f.rows(id)
 	for _, kept := range []string{"api_keys", "api_key_uses", "sandbox_faults"} {
 		delete(want, kept)
 		delete(got, kept)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("rows after the reset (-sample +got):\n%s", diff)
-	}
+	need.Same(t, want, got, "rows after the reset (want: sample, got: got)")
 }
 
 // TestLongMessages checks that copies of messages are not compressed. To compress the messages of a full
@@ -440,10 +409,7 @@ func TestLongMessages(t *testing.T) {
 	f := newFixture(t)
 	source := f.mustSandbox(account.SampleEmpty)
 	f.exec("INSERT INTO messages (account_id, id, message) VALUES ($1, 'msg_' || repeat('0', 32), repeat('x', 4000))", source)
-	sample, err := f.save(f.id, "long", source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sample := need.Value(f.save(f.id, "long", source))(t)
 	var size int
 	if err := f.owner.Pool.QueryRow(t.Context(), "SELECT sum(pg_column_size(message)) FROM messages WHERE account_id = $1", sample).Scan(&size); err != nil || size < 4000 {
 		t.Errorf("a message of 4,000 bytes takes %d: %v", size, err)
@@ -558,15 +524,10 @@ func TestSweepOfASample(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	source := f.mustSandbox(account.SampleShop)
-	sample, err := f.save(f.id, "mine", source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sample := need.Value(f.save(f.id, "mine", source))(t)
 	fork := f.mustSandbox("mine")
 	want := f.rows(fork)["pets"]
-	if _, err := f.remove(sample); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(f.remove(sample))(t)
 	f.age(sample)
 	f.sweep()
 	f.fill(fork, 5)
@@ -580,9 +541,7 @@ func TestSweepOfASample(t *testing.T) {
 	if _, err := f.save(f.id, "more", source); !errors.Is(err, account.ErrTooManySamples) {
 		t.Errorf("sample %d: %v", account.MaxStoredSamples+1, err)
 	}
-	if _, err := f.remove(fork); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(f.remove(fork))(t)
 	if _, err := f.save(f.id, "more", fork); !errors.Is(err, account.ErrTooManySamples) {
 		t.Errorf("while the deleted sample is stored: %v", err)
 	}

@@ -10,9 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/admission"
+	"petstore/internal/tools/need"
 )
 
 // Payers.
@@ -106,9 +105,7 @@ func TestTurns(t *testing.T) {
 		for len(q.granted) < 7 {
 			q.give(q.granted[len(q.granted)-1], 1)
 		}
-		if diff := cmp.Diff([]int64{a, a, b, c, a, b, a}, q.granted); diff != "" {
-			t.Errorf("granted (-want +got):\n%s", diff)
-		}
+		need.Same(t, []int64{a, a, b, c, a, b, a}, q.granted, "granted")
 	})
 }
 
@@ -124,9 +121,7 @@ func TestLargePart(t *testing.T) {
 		q.start(t.Context(), c, 3) // above the total
 		q.start(t.Context(), d, 2) // fits, but c is first
 		q.start(t.Context(), e, 4)
-		if diff := cmp.Diff([]int64{a, b}, q.granted); diff != "" {
-			t.Errorf("granted before a part is free (-want +got):\n%s", diff)
-		}
+		need.Same(t, []int64{a, b}, q.granted, "granted before a part is free")
 		q.give(b, 1)
 		if len(q.granted) != 2 {
 			t.Errorf("granted %d, but nothing fits", q.granted[2:])
@@ -135,9 +130,7 @@ func TestLargePart(t *testing.T) {
 		q.give(a, 2)
 		q.give(c, 3)
 		q.give(d, 2)
-		if diff := cmp.Diff([]int64{a, b, a, c, d, e}, q.granted); diff != "" {
-			t.Errorf("granted at the end (-want +got):\n%s", diff)
-		}
+		need.Same(t, []int64{a, b, a, c, d, e}, q.granted, "granted at the end")
 	})
 }
 

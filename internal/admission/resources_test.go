@@ -7,15 +7,13 @@ import (
 	"testing"
 
 	"petstore/internal/admission"
+	"petstore/internal/tools/need"
 )
 
 // TestResources compares the table of resources in decision 8 with the code.
 func TestResources(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/decisions/0008-limits.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := need.Value(os.ReadFile("../../docs/decisions/0008-limits.md"))(t)
 	for _, r := range admission.Resources() {
 		total, share := amount(r.Name, r.Total), amount(r.Name, r.OfOnePayer())
 		if r.Total == 0 { // the server sets it

@@ -7,31 +7,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // announced returns the payloads of the notifications that an action sends.
 func announced(t *testing.T, database *pgtest.Database, action func()) (payloads []string) {
 	t.Helper()
-	listener, err := pgx.Connect(t.Context(), database.DirectURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := need.Value(pgx.Connect(t.Context(), database.DirectURL))(t)
 	defer listener.Close(context.WithoutCancel(t.Context()))
 	pgtest.Exec(t, listener, "LISTEN "+auth.Channel)
 	action()
 	pgtest.Exec(t, database.Pool, "SELECT pg_notify($1, 'end')", auth.Channel)
 	for {
-		notification, err := listener.WaitForNotification(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		notification := need.Value(listener.WaitForNotification(t.Context()))(t)
 		if notification.Payload == "end" {
 			return payloads
 		}
@@ -42,10 +36,7 @@ func announced(t *testing.T, database *pgtest.Database, action func()) (payloads
 // another returns another account on the same database.
 func (a *account) another(name string) *account {
 	a.t.Helper()
-	owner, err := stores.Ensure(a.t.Context(), a.queries, name)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	owner := need.Value(stores.Ensure(a.t.Context(), a.queries, name))(a.t)
 	return &account{t: a.t, database: a.database, queries: a.queries, id: owner.ID, now: a.now}
 }
 
@@ -141,28 +132,20 @@ func TestDeletionAnnouncesAccounts(t *testing.T) {
 		_, secret := a.issue(nil)
 		secrets = append(secrets, secret)
 	}
-	made, err := stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "x", Sample: stores.SampleEmpty, Expiry: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := need.Value(stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "x", Sample: stores.SampleEmpty, Expiry: time.Hour}))(t)
 	secrets = append(secrets, made.Secret.Reveal())
 	_, other := a.another("another").issue(nil)
 	for _, secret := range append(secrets, other) {
 		lookupsOf(t, v, secret)
 	}
 	payloads := announced(t, a.database, func() {
-		err := pgx.BeginFunc(t.Context(), a.database.Pool, func(tx pgx.Tx) error {
+		need.OK(t, pgx.BeginFunc(t.Context(), a.database.Pool, func(tx pgx.Tx) error {
 			_, err := stores.Delete(t.Context(), db.New(tx), a.id)
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	})
 	want := []string{"account " + strconv.FormatInt(a.id, 10), "account " + strconv.FormatInt(made.Sandbox.ID, 10)}
-	if diff := cmp.Diff(want, payloads); diff != "" {
-		t.Errorf("notifications (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, payloads, "notifications")
 	for _, payload := range payloads {
 		v.Heard(payload)
 	}
@@ -188,16 +171,11 @@ func TestRevokeAgain(t *testing.T) {
 	}
 	revoke := func(want bool) {
 		t.Helper()
-		err := pgx.BeginFunc(t.Context(), a.database.Pool, func(tx pgx.Tx) error {
+		need.OK(t, pgx.BeginFunc(t.Context(), a.database.Pool, func(tx pgx.Tx) error {
 			revoked, err := auth.Revoke(t.Context(), db.New(tx), a.id, id)
-			if revoked != want {
-				t.Errorf("revoked: %t, want %t", revoked, want)
-			}
+			need.Same(t, want, revoked, "revoked")
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	payloads := announced(t, a.database, func() {
 		revoke(true)
@@ -210,7 +188,5 @@ func TestRevokeAgain(t *testing.T) {
 			t.Errorf("the row was written again: version %s, then %s", before, after)
 		}
 	})
-	if diff := cmp.Diff([]string{strconv.FormatInt(id, 10)}, payloads); diff != "" {
-		t.Errorf("notifications (-want +got):\n%s", diff)
-	}
+	need.Same(t, []string{strconv.FormatInt(id, 10)}, payloads, "notifications")
 }

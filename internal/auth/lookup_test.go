@@ -18,6 +18,7 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // lookup is a statement that looked up keys.
@@ -166,10 +167,7 @@ func TestKnownKeysDoNotWaitForGuesses(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	_, secret := a.issue(nil)
-	parsed, err := auth.ParseSecret(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := need.Value(auth.ParseSecret(secret))(t)
 	known := parsed.Hash()
 	hold := newGate()
 	tracer := &lookupTracer{before: func(one lookup) {
@@ -322,9 +320,7 @@ func TestForgetDuringALookup(t *testing.T) {
 			verified <- err
 		}()
 		<-hold.arrived
-		if _, err := a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: id, AccountID: a.id}); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: id, AccountID: a.id}))(t)
 		forget(v, id)
 		close(hold.opened)
 		if err := <-verified; err != nil {
@@ -343,10 +339,7 @@ func TestCacheIsShared(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	other := a.another("other")
-	made, err := stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "test", Sample: stores.SampleEmpty, Expiry: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := need.Value(stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "test", Sample: stores.SampleEmpty, Expiry: time.Hour}))(t)
 	sandbox := &account{t: t, database: a.database, queries: a.queries, id: made.Sandbox.ID}
 	past := a.now.Add(-time.Second)
 	for name, test := range map[string]struct {

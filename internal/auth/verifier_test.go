@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
@@ -18,6 +17,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // account is an account on a database of its own test, with a clock.
@@ -33,10 +33,7 @@ func newAccount(t testing.TB) *account {
 	t.Helper()
 	database := pgtest.New(t)
 	queries := db.New(database.Pool)
-	owner, err := stores.Ensure(t.Context(), queries, "tester")
-	if err != nil {
-		t.Fatal(err)
-	}
+	owner := need.Value(stores.Ensure(t.Context(), queries, "tester"))(t)
 	return &account{t: t, database: database, queries: queries, id: owner.ID, now: time.Now()}
 }
 
@@ -50,9 +47,7 @@ func (a *account) verifier() *auth.Verifier {
 func (a *account) issue(expiresAt *time.Time) (id int64, secret string) {
 	a.t.Helper()
 	row, made, err := auth.Issue(a.t.Context(), a.queries, auth.NewKey{AccountID: a.id, Name: "test", Scope: auth.Write, ExpiresAt: expiresAt})
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	need.OK(a.t, err)
 	return row.ID, made.Reveal()
 }
 
@@ -60,12 +55,8 @@ func (a *account) issue(expiresAt *time.Time) (id int64, secret string) {
 func (a *account) rotate(id int64, grace time.Duration) (secret string, until *time.Time) {
 	a.t.Helper()
 	_, made, err := auth.Rotate(a.t.Context(), a.queries, a.id, id, grace)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	if err := a.database.Pool.QueryRow(a.t.Context(), "SELECT previous_until FROM api_keys WHERE id = $1", id).Scan(&until); err != nil {
-		a.t.Fatal(err)
-	}
+	need.OK(a.t, err)
+	need.OK(a.t, a.database.Pool.QueryRow(a.t.Context(), "SELECT previous_until FROM api_keys WHERE id = $1", id).Scan(&until))
 	return made.Reveal(), until
 }
 
@@ -93,9 +84,7 @@ func (a *account) wantWork(at time.Time, verifiers []*auth.Verifier, want map[st
 		for secret := range want {
 			got[secret] = a.works(v, secret)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			a.t.Errorf("verifier %d at %s: accepted secrets (-want +got):\n%s", i, at, diff)
-		}
+		need.Same(a.t, want, got, "verifier %d at %s: accepted secrets", i, at)
 	}
 }
 
@@ -177,9 +166,7 @@ func TestRotateNoKey(t *testing.T) {
 	none(a.id, id+1)
 	a.wantWork(a.now, nil, map[string]bool{secret: true})
 	second, _ := a.rotate(id, time.Hour)
-	if _, err := a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: id, AccountID: a.id}); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: id, AccountID: a.id}))(t)
 	none(a.id, id)
 	a.wantWork(a.now, nil, map[string]bool{secret: false, second: false})
 }
@@ -208,9 +195,7 @@ func (a *account) use(v *auth.Verifier, secret string, at time.Time) {
 	if !a.works(v, secret) {
 		a.t.Fatalf("the secret does not work at %s", at)
 	}
-	if err := v.FlushUses(a.t.Context()); err != nil {
-		a.t.Fatal(err)
-	}
+	need.OK(a.t, v.FlushUses(a.t.Context()))
 }
 
 // TestLastUsed: each use is written at most once a minute, whatever the number of
@@ -268,14 +253,10 @@ func TestRejectedIsNotUsed(t *testing.T) {
 	a.use(v, expiredSecret, a.now)
 	a.use(v, revokedSecret, a.now)
 	before := a.now
-	if _, err := a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: revoked, AccountID: a.id}); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: revoked, AccountID: a.id}))(t)
 	v.Forget()
 	a.wantWork(expiresAt, []*auth.Verifier{v}, map[string]bool{expiredSecret: false, revokedSecret: false})
-	if err := v.FlushUses(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, v.FlushUses(t.Context()))
 	a.wantLastUsed(expired, before)
 	a.wantLastUsed(revoked, before)
 }
@@ -313,9 +294,7 @@ func TestFlushIsAWrite(t *testing.T) {
 	_, secret := a.issue(nil)
 	a.works(v, secret)
 	rows, err := pool.Writing().Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(rows.Close)
 	if err := v.FlushUses(t.Context()); !postgres.Unavailable(err) || pool.CanceledWrites() != 1 {
 		t.Errorf("%v, and %d writes without a connection; want one", err, pool.CanceledWrites())

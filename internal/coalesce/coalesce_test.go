@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"petstore/internal/coalesce"
+	"petstore/internal/tools/need"
 )
 
 // one allows one run at a time per key.
@@ -85,9 +86,7 @@ func BenchmarkDo(b *testing.B) {
 			coalescer := coalesce.New(coalesce.Limits{Parallel: 2}, func(_ context.Context, _ struct{}, ins []int) ([]int, error) { return ins, nil })
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					if _, err := coalescer.Do(b.Context(), struct{}{}, 1); err != nil {
-						b.Fatal(err)
-					}
+					need.Value(coalescer.Do(b.Context(), struct{}{}, 1))(b)
 				}
 			})
 		})

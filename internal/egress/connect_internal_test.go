@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"petstore/internal/tools/need"
 )
 
 // TestConnectTimeout: to connect may take as long as the request, for the dialer and for TLS.
@@ -66,9 +68,7 @@ func TestIdleConnections(t *testing.T) {
 		server.StartTLS()
 		t.Cleanup(server.Close)
 		response, err := client.Get(server.URL) //nolint:noctx // short
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		response.Body.Close()
 	}
 	tooLate := time.After(idleTimeout / 2)
@@ -109,9 +109,7 @@ func TestUnreadConnection(t *testing.T) {
 					TLSHandshakeTimeout: time.Minute,
 				}
 				conn, err := dialTLS(t.Context(), dialer, "tcp", "example.com:443")
-				if err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, err)
 				defer conn.Close()
 				began := time.Now()
 				err = test.do(conn.(abrupt))

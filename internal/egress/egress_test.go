@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"petstore/internal/egress"
+	"petstore/internal/tools/need"
 )
 
 // forbidden are URLs that no webhook may have, by what they reach.
@@ -183,10 +184,7 @@ func TestFailedLookups(t *testing.T) {
 // that exist and those that do not have the same error, without a lookup.
 func TestInternalNames(t *testing.T) {
 	t.Parallel()
-	proxy, err := url.Parse("http://127.0.0.1:9")
-	if err != nil {
-		t.Fatal(err)
-	}
+	proxy := need.Value(url.Parse("http://127.0.0.1:9"))(t)
 	for what, options := range map[string]egress.Options{"directly": {}, "with a proxy": {Proxy: proxy}, "with an allowed port": {Allow: networks(t, "127.0.0.1:8080")}} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -281,15 +279,11 @@ func TestAllowedNetworks(t *testing.T) {
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Value
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	proxy := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		asked.Store(r.Method + " " + r.Host)
 		w.WriteHeader(http.StatusForbidden)
-	}))
-	t.Cleanup(proxy.Close)
-	address, err := url.Parse(proxy.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
+	address := need.Value(url.Parse(proxy.URL))(t)
 	dns := newDNS(t, nil)
 	guard := egress.New(egress.Options{Resolver: dns.resolver, Proxy: address, Allow: egress.Loopback})
 	if err := guard.Check("https://hook.example.com/"); err != nil {
@@ -392,10 +386,7 @@ func networks(t *testing.T, texts ...string) []egress.Network {
 	t.Helper()
 	var all []egress.Network
 	for _, text := range texts {
-		network, err := egress.ParseNetwork(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		network := need.Value(egress.ParseNetwork(text))(t)
 		all = append(all, network)
 	}
 	return all
@@ -404,10 +395,7 @@ func networks(t *testing.T, texts ...string) []egress.Network {
 // post sends a request and reads the response.
 func post(t *testing.T, guard *egress.Guard, text string) error {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, text, strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := need.Value(http.NewRequestWithContext(t.Context(), http.MethodPost, text, strings.NewReader("{}")))(t)
 	client := guard.Client(10 * time.Second)
 	defer client.CloseIdleConnections()
 	response, err := client.Do(request)
@@ -454,9 +442,7 @@ type dnsServer struct {
 func newDNS(t *testing.T, records map[string][]string) *dnsServer {
 	t.Helper()
 	listener, err := net.ListenPacket("udp", "127.0.0.1:0") //nolint:noctx // returns at once
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { listener.Close() })
 	s := &dnsServer{records: records}
 	address := listener.LocalAddr().String()

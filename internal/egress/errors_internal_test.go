@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"testing"
+
+	"petstore/internal/tools/need"
 )
 
 // noticed is a connection of a client that tells when the client closes it.
@@ -32,10 +34,7 @@ func TestBeforeTheRequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			server := need.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 			t.Cleanup(func() { server.Close() })
 			go func() {
 				if conn, err := server.Accept(); err == nil {
@@ -50,10 +49,7 @@ func TestBeforeTheRequest(t *testing.T) {
 			}}
 			// The request begins after the client has seen what the server did.
 			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { <-closed.Done() }})
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+server.Addr().String(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			request := need.Value(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+server.Addr().String(), nil))(t)
 			response, err := transport.RoundTrip(request)
 			if err == nil {
 				response.Body.Close()

@@ -18,6 +18,7 @@ import (
 	"petstore/internal/feed"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // fixture is a database with two sandboxes and a recorder.
@@ -187,9 +188,7 @@ func TestEndDuringWrite(t *testing.T) {
 		defer close(ended)
 		f.Run(ctx)
 	}()
-	if err := pgtest.AwaitLockWaiters(t.Context(), f.database.Pool, 1); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pgtest.AwaitLockWaiters(t.Context(), f.database.Pool, 1))
 	cancel()
 	f.commit(tx)
 	<-ended
@@ -237,9 +236,7 @@ func TestLimits(t *testing.T) {
 	if got := f.paths(2); len(got) != exchange.MaxExchanges || got[0] != "3 /" {
 		t.Errorf("the record has %d exchanges from %s on", len(got), got[0])
 	}
-	if err := exchange.Expire(t.Context(), f.pool); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, exchange.Expire(t.Context(), f.pool))
 	if got := f.paths(2); len(got) != 2002 || got[0] != "3001 /" {
 		t.Errorf("without the old ones, the record has %d exchanges from %s on", len(got), got[0])
 	}

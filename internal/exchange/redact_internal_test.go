@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json"
-	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/auth"
+	"petstore/internal/tools/need"
 )
 
 // TestRedact: a text with a secret in any form loses it, and other texts stay as they are. Only a
@@ -77,9 +77,7 @@ func TestDescribe(t *testing.T) {
 		Header: http.Header{"Authorization": {"Bearer " + key.Reveal()}, "Cookie": {"a=b"}, "X-Two": {"2", "1"}, "X-" + key.Reveal(): {"a"}},
 	}, &Raw{Body: []byte("\xff\x00" + key.Reveal()), Size: 47}, key.Prefix())
 	var got Messages
-	if err := json.Unmarshal(e.Messages, &got); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal(e.Messages, &got))
 	want := Messages{
 		Request: Message{
 			Headers: []Header{{"Authorization", "Bearer " + key.Prefix() + "…"}, {"Cookie", Redacted}, {"Host", "shop"}, {"X-Two", "2"}, {"X-Two", "1"}, {"X-" + Redacted, "a"}},
@@ -88,9 +86,7 @@ func TestDescribe(t *testing.T) {
 		Response: &Message{Headers: []Header{}, Body: base64.StdEncoding.EncodeToString([]byte("\xff\x00" + Redacted)), Encoding: "base64", Size: 47},
 		Redacted: []string{"request.method", "request.query", "request.headers", "response.body"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, got, "messages")
 	if e.Method != Redacted || e.Path != "/pets/\uFFFD\uFFFD" || e.Query != "a="+Redacted || e.IdempotencyKey != Redacted || e.RequestID != Redacted {
 		t.Errorf("the exchange is %+v", e)
 	}

@@ -6,11 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/auth"
 	"petstore/internal/coalesce"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // TestForgetFaults: a change of the rules of one sandbox does not make the process read
@@ -36,13 +35,9 @@ func testForgetFaults(t *testing.T) {
 	wantReads := func(what string, want map[int64]int) {
 		t.Helper()
 		for _, account := range []int64{changed, other} {
-			if _, err := f.rules(t.Context(), account); err != nil {
-				t.Fatal(err)
-			}
+			need.Value(f.rules(t.Context(), account))(t)
 		}
-		if diff := cmp.Diff(want, reads); diff != "" {
-			t.Errorf("%s: reads by account (-want +got):\n%s", what, diff)
-		}
+		need.Same(t, want, reads, "%s: reads by account", what)
 	}
 	wantReads("first", map[int64]int{changed: 1, other: 1})
 	f.Forget(changed)

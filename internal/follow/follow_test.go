@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/follow"
+	"petstore/internal/tools/need"
 )
 
 // event is an event on a stream.
@@ -38,7 +38,7 @@ func newScript(t *testing.T, responses ...http.HandlerFunc) *script {
 	for _, response := range responses {
 		next <- response
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
 		s.requests <- r.URL.RawQuery
 		select {
 		case response := <-next:
@@ -47,8 +47,7 @@ func newScript(t *testing.T, responses ...http.HandlerFunc) *script {
 			stream("")(w, r)
 			<-r.Context().Done()
 		}
-	}))
-	t.Cleanup(server.Close)
+	})
 	s.url = server.URL
 	return s
 }

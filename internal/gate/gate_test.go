@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
@@ -21,6 +20,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/gate"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // logLine is the log line of a request.
@@ -48,14 +48,9 @@ func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) response {
 	t.Helper()
 	pool := pgtest.Open(t, pgtest.New(t).URL, 2)
 	queries := db.New(pool)
-	owner, err := account.Ensure(t.Context(), queries, "tester")
-	if err != nil {
-		t.Fatal(err)
-	}
+	owner := need.Value(account.Ensure(t.Context(), queries, "tester"))(t)
 	_, secret, err := auth.Issue(t.Context(), queries, auth.NewKey{AccountID: owner.ID, Name: "test", Scope: auth.Read})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	log := make(lines, 1)
 	options := gate.Options{
 		DB: pool, Verifier: auth.NewVerifier(queries, db.New(pool.Writing())), Log: slog.New(slog.NewJSONHandler(log, nil)), RequestTimeout: time.Minute,
@@ -66,20 +61,11 @@ func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) response {
 		Method: http.MethodGet, Path: "/things", Operation: "listThings", Scope: auth.Read, Attributes: gate.Waits | gate.Streams,
 		Handle: func(c *gin.Context) error { return handle(g, c) },
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listening := httptest.NewServer(g)
-	t.Cleanup(listening.Close)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, listening.URL+"/things", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
+	listening := need.Server(t, g.ServeHTTP)
+	request := need.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, listening.URL+"/things", http.NoBody))(t)
 	request.Header.Set("Authorization", "Bearer "+secret.Reveal())
-	resp, err := listening.Client().Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := need.Value(listening.Client().Do(request))(t)
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body) // a panic cuts it off
 	return response{resp.StatusCode, resp.Header.Get("Retry-After"), string(text), <-log}
@@ -137,9 +123,7 @@ func TestAddingEvents(t *testing.T) { //nolint:paralleltest // it measures the m
 	var part gate.Part
 	value, before := strings.Repeat("x", size), allocated()
 	for range events {
-		if err := part.Add("id", "kind", value); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, part.Add("id", "kind", value))
 	}
 	if used := allocated() - before; used > most*events*size {
 		t.Errorf("%d events of %d bytes need %d bytes", events, size, used)

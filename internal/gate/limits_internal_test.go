@@ -9,6 +9,7 @@ import (
 
 	"petstore/internal/auth"
 	"petstore/internal/ratelimit"
+	"petstore/internal/tools/need"
 )
 
 // TestRateLimitHeader compares the header RateLimit with the state of the bucket.
@@ -66,12 +67,8 @@ func steady() func() time.Time {
 // pass reserves, counts and releases one request.
 func pass(t testing.TB, l *Limits, header http.Header) {
 	t.Helper()
-	if err := l.requests.Take(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.countRequest(header, auth.Identity{KeyID: 1}, 1); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, l.requests.Take(t.Context(), 1, 1))
+	need.Value(l.countRequest(header, auth.Identity{KeyID: 1}, 1))(t)
 	l.release(&reservation{payer: 1, places: 1})
 }
 

@@ -20,6 +20,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
 	"petstore/internal/stock"
+	"petstore/internal/tools/need"
 )
 
 // newStores creates accounts like those of the fixture.
@@ -81,15 +82,9 @@ func TestCommonGroupEqualsSequence(t *testing.T) {
 				*writes = append(*writes, storeWrite{of, emits(w)})
 			}
 		}
-		got, err := f.runCommon(t.Context(), together)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := need.Value(f.runCommon(t.Context(), together))(t)
 		for i, w := range inTurn {
-			want, err := f.group(w.Store, w.Write)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := need.Value(f.group(w.Store, w.Write))(t)
 			if diff := cmp.Diff(want[0].Result, got[i].Result); diff != "" || !errors.Is(got[i].err, want[0].err) {
 				t.Errorf("round %d, write %d: %v in sequence, %v in a group\n%s", round, i, want[0].err, got[i].err, diff)
 			}
@@ -128,10 +123,7 @@ func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 			f.newSandbox()
 			f.exec(test.before)
 			writes := []storeWrite{test.write, {two, emits(order(2, 4))}, {one, panics}}
-			decided, err := f.runCommon(t.Context(), writes)
-			if err != nil {
-				t.Fatal(err)
-			}
+			decided := need.Value(f.runCommon(t.Context(), writes))(t)
 			if !errors.Is(decided[0].err, test.want) {
 				t.Errorf("the write: %v, want %v", decided[0].err, test.want)
 			}
@@ -158,9 +150,7 @@ func TestUncountedStoreLeaves(t *testing.T) {
 	f := newFixture(t)
 	f.newSandbox()
 	f.exec(fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1))
-	if _, err := f.Do(t.Context(), sandbox, order(1, 1)); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(f.Do(t.Context(), sandbox, order(1, 1)))(t)
 	if !f.apart.begin(sandbox.AccountID) || f.apart.isHeld(sandbox.AccountID) {
 		t.Error("the next order goes to a common group, or waits for the feed")
 	}
@@ -191,7 +181,7 @@ func TestHeldFeedDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var held sync.WaitGroup
-	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+	need.OK(t, pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
 		if err := event.Append(t.Context(), db.New(tx), one.AccountID, event.Event{Type: event.InventoryUpdated, Subject: "/store/inventory/1", Data: []byte(`{"text":"first"}`)}); err != nil {
 			return err
 		}
@@ -209,10 +199,7 @@ func TestHeldFeedDelaysNobodyElse(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	held.Wait()
 	if got := f.feed(one); len(got) != 4 || got[0] != "1 first" {
 		t.Errorf("the feed is %q", got)
@@ -271,9 +258,7 @@ func TestManyHeldFeeds(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, store := range stuck {
 		if _, err := f.Do(t.Context(), store, emits(order(1, 1))); err != nil {
 			t.Errorf("afterwards, a write to store %d: %v", store.AccountID, err)
@@ -485,7 +470,7 @@ func TestGroupsBesideOtherStores(t *testing.T) {
 					}
 				})
 			}
-			err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+			need.OK(t, pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
 				if err := event.Append(t.Context(), db.New(tx), one.AccountID, event.Event{Type: event.InventoryUpdated, Subject: "/store/inventory/1", Data: []byte("{}")}); err != nil {
 					return err
 				}
@@ -500,10 +485,7 @@ func TestGroupsBesideOtherStores(t *testing.T) {
 					<-poll.C
 				}
 				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 			writes.Wait()
 			largest := pgtest.Read[int](t, f.database.Pool, "SELECT max(n) FROM (SELECT count(*) AS n FROM orders GROUP BY xmin::text) AS groups")
 			if small := largest <= maxWritesBeside; small != test.small {
@@ -534,16 +516,12 @@ func TestCommonGroupLooksUpRows(t *testing.T) {
 		if err == nil {
 			err = f.database.Pool.QueryRow(t.Context(), "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname IN ('inventory', 'pets')").Scan(&rows)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return rows
 	}
 	before := read()
 	decided, err := c.runCommon(t.Context(), []storeWrite{{one, emits(under("key", order(1, 10)))}, {two, emits(order(1, 1))}})
-	if err := errors.Join(err, decided[0].err, decided[1].err); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, errors.Join(err, decided[0].err, decided[1].err))
 	const most = 20
 	if after := read(); after-before > most {
 		t.Errorf("the group has read %d rows", after-before)

@@ -18,6 +18,7 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // poison makes PostgreSQL fail each message that names an action and an SQLSTATE, such as
@@ -249,10 +250,7 @@ func TestGroupKeepsLowerTimeouts(t *testing.T) {
 		"0": "1s 3s", "500ms": "500ms 500ms", "999": "999ms 999ms", "1500ms": "1s 1500ms", "5s": "1s 3s", "2min": "1s 3s", "1d": "1s 3s",
 	} {
 		// Without a pooler, whose sessions do not have the setting.
-		pool, err := postgres.Open(t.Context(), f.database.DirectURL+"&statement_timeout="+session, 4)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pool := need.Value(postgres.Open(t.Context(), f.database.DirectURL+"&statement_timeout="+session, 4))(t)
 		var got []string
 		for _, waits := range []bool{false, true} {
 			f.exec("DELETE FROM messages")

@@ -15,6 +15,7 @@ import (
 
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // freezer is a proxy of a database that stops forwarding at a mark. It stands for a client
@@ -59,18 +60,9 @@ func (f *fixture) openFrozen(mark string) (*Committer, *freezer) {
 // openThrough returns a Committer whose connections lead through a proxy.
 func (f *fixture) openThrough(forward func(client, server net.Conn)) *Committer {
 	f.t.Helper()
-	target, err := url.Parse(f.database.DirectURL)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	config, err := pgconn.ParseConfig(f.database.DirectURL)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	listener, err := (&net.ListenConfig{}).Listen(f.t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	target := need.Value(url.Parse(f.database.DirectURL))(f.t)
+	config := need.Value(pgconn.ParseConfig(f.database.DirectURL))(f.t)
+	listener := need.Value((&net.ListenConfig{}).Listen(f.t.Context(), "tcp", "127.0.0.1:0"))(f.t)
 	f.t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for client, err := listener.Accept(); err == nil; client, err = listener.Accept() {
@@ -83,9 +75,7 @@ func (f *fixture) openThrough(forward func(client, server net.Conn)) *Committer 
 		}
 	}()
 	host, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	need.OK(f.t, err)
 	query := target.Query()
 	query.Set("host", host)
 	query.Set("port", port)
@@ -135,12 +125,9 @@ func TestFrozenClient(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			for reading := false; !reading; { // until the server has run the statements before
-				err := f.database.Pool.QueryRow(ctx, `SELECT EXISTS (
+				need.OK(t, f.database.Pool.QueryRow(ctx, `SELECT EXISTS (
 					SELECT FROM pg_stat_activity
-					WHERE datname = current_database() AND state = $1 AND wait_event = 'ClientRead')`, before).Scan(&reading)
-				if err != nil {
-					t.Fatal(err)
-				}
+					WHERE datname = current_database() AND state = $1 AND wait_event = 'ClientRead')`, before).Scan(&reading))
 			}
 			if _, err := f.Do(t.Context(), one, emitting(2, 5, "y")); err != nil {
 				t.Errorf("a write of another client: %v", err)

@@ -21,6 +21,7 @@ import (
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/stock"
+	"petstore/internal/tools/need"
 )
 
 func TestMain(m *testing.M) {
@@ -74,9 +75,7 @@ func (f *fixture) group(store Store, writes ...*Write) ([]outcome, error) {
 // awaitLockWaiter waits until a session waits for a lock.
 func (f *fixture) awaitLockWaiter() {
 	f.t.Helper()
-	if err := pgtest.AwaitLockWaiters(f.t.Context(), f.database.Pool, 1); err != nil {
-		f.t.Fatal(err)
-	}
+	need.OK(f.t, pgtest.AwaitLockWaiters(f.t.Context(), f.database.Pool, 1))
 }
 
 // stored describes the pets and orders of a store, without the ids of orders.
@@ -127,10 +126,7 @@ func restock(petID, quantity int64) *Write {
 func (f *fixture) closeOrder(store Store, petID int64, complete bool) *Write {
 	f.t.Helper()
 	var id int64
-	err := f.database.Pool.QueryRow(f.t.Context(), "SELECT coalesce(min(id), 0) FROM orders WHERE account_id = $1 AND pet_id = $2 AND NOT complete", store.AccountID, petID).Scan(&id)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	need.OK(f.t, f.database.Pool.QueryRow(f.t.Context(), "SELECT coalesce(min(id), 0) FROM orders WHERE account_id = $1 AND pet_id = $2 AND NOT complete", store.AccountID, petID).Scan(&id))
 	return &Write{Pet: petID, Order: id, Decide: func(s *State) (Response, error) {
 		pet, _ := s.Pet(petID)
 		current, known := s.Order(id)
@@ -174,10 +170,7 @@ func TestGroupEqualsSequence(t *testing.T) {
 				*writes = append(*writes, w)
 			}
 		}
-		got, err := f.group(one, together...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := need.Value(f.group(one, together...))(t)
 		for i, w := range inTurn {
 			want, err := f.Do(t.Context(), two, w)
 			if errors.Is(got[i].err, errNotLocked) { // names a row that does not exist
@@ -201,10 +194,7 @@ func TestWritesThatLeaveTheGroup(t *testing.T) {
 	tx := pgtest.Begin(t, f.database.Pool)
 	pgtest.Exec(t, tx, "SELECT FROM inventory WHERE account_id = 1 AND pet_id = 1 FOR UPDATE")
 	pgtest.Exec(t, tx, "SELECT pg_advisory_xact_lock(hashtextextended('idempotency held', 1)) FROM account_state WHERE account_id = 1")
-	decided, err := f.group(one, order(1, 1), order(2, 1), order(9, 1), under("held", order(2, 1)), under("twins", order(3, 1)), under("twins", order(3, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	decided := need.Value(f.group(one, order(1, 1), order(2, 1), order(9, 1), under("held", order(2, 1)), under("twins", order(3, 1)), under("twins", order(3, 1))))(t)
 	for i, want := range []error{errNotLocked, nil, errNotLocked, ErrKeyInUse, nil, errTwin} {
 		if !errors.Is(decided[i].err, want) {
 			t.Errorf("write %d: %v, want %v", i, decided[i].err, want)
@@ -214,9 +204,7 @@ func TestWritesThatLeaveTheGroup(t *testing.T) {
 		"order of pet 2: 1, f", "order of pet 3: 1, f",
 		"pet 1 available: 10 in stock, 0 held", "pet 2 available: 9 in stock, 1 held", "pet 3 available: 9 in stock, 1 held", "pet 4 available: 10 in stock, 0 held",
 	}
-	if diff := cmp.Diff(want, f.stored(one)); diff != "" {
-		t.Errorf("the store (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, f.stored(one), "the store")
 
 	// many writes that wait for a row do not hold up others, nor do they wait for a key
 	const waiting = 10
@@ -292,9 +280,7 @@ func TestFailingWriteFailsAlone(t *testing.T) {
 		if _, err := f.Do(t.Context(), one, panics); err == nil || !strings.Contains(err.Error(), "a bug") {
 			t.Fatalf("a panic: %v", err)
 		}
-		if _, err := f.Do(t.Context(), one, order(3, 1)); err != nil {
-			t.Fatal(err)
-		}
+		need.Value(f.Do(t.Context(), one, order(3, 1)))(t)
 	}
 	invalid := &Write{Pet: 1, Creates: account.Orders, Decide: func(s *State) (Response, error) {
 		s.CreateOrder(db.Order{PetID: 1, Quantity: -1})
@@ -396,9 +382,7 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 			return Response{Status: 204}, nil
 		}}
 		run := func(w *Write) {
-			if _, err := f.Do(t.Context(), one, w); err != nil {
-				t.Fatal(err)
-			}
+			need.Value(f.Do(t.Context(), one, w))(t)
 		}
 		run(placed)
 		run(created)
@@ -409,16 +393,11 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 		f.exec(fmt.Sprint("DELETE FROM orders WHERE pet_id = ", n))
 		run(removed)
 	}
-	rows, err := pool.Query(t.Context(), "SELECT split_part(statement, ' ', 3), custom_plans FROM pg_prepared_statements WHERE custom_plans + generic_plans > 5")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := need.Value(pool.Query(t.Context(), "SELECT split_part(statement, ' ', 3), custom_plans FROM pg_prepared_statements WHERE custom_plans + generic_plans > 5"))(t)
 	plans := map[string]int{}
 	var name string
 	var custom int
-	if _, err := pgx.ForEachRow(rows, []any{&name, &custom}, func() error { plans[name] = custom; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(pgx.ForEachRow(rows, []any{&name, &custom}, func() error { plans[name] = custom; return nil }))(t)
 	t.Log(plans)
 	if len(plans) < 10 {
 		t.Errorf("only %d statements ran more than five times: %v", len(plans), plans)
@@ -438,14 +417,8 @@ func TestPlansOfEmptyTables(t *testing.T) {
 	f := newFixture(t)
 	f.exec("DELETE FROM inventory; DELETE FROM pets; DELETE FROM categories")
 	f.exec("VACUUM ANALYZE") // PostgreSQL now knows that they are empty
-	generated, err := os.ReadFile("../../db/batch.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := f.db.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	generated := need.Value(os.ReadFile("../../db/batch.go"))(t)
+	conn := need.Value(f.db.Pool().Acquire(t.Context()))(t)
 	defer conn.Release()
 	pgtest.Exec(t, conn, "SET plan_cache_mode = force_generic_plan")
 	queries := regexp.MustCompile("(?s)= `(-- name: (\\w+) .*?)`").FindAllStringSubmatch(string(generated), -1)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // groupTrial is a common group, and what it finds in the database.
@@ -177,14 +178,11 @@ func (f *fixture) read(of [stores]Store) (seen groupSeen) {
 	f.t.Helper()
 	for id, store := range of {
 		var events []int64
-		err := f.database.Pool.QueryRow(f.t.Context(), `
+		need.OK(f.t, f.database.Pool.QueryRow(f.t.Context(), `
 			SELECT quantity, (SELECT count(*) FROM orders WHERE account_id = $1), (SELECT array_agg(sequence ORDER BY sequence) FROM events WHERE account_id = $1),
 				greatest($2, (SELECT ascii(convert_from(body, 'UTF8')) FROM idempotency_keys WHERE account_id = $1)),
 				greatest($3, (SELECT last_order_id - 1000 FROM account_state WHERE account_id = $1))
-			FROM inventory WHERE account_id = $1 AND pet_id = 1`, store.AccountID, seen.Response, seen.Newest).Scan(&seen.Units[id], &seen.Orders[id], &events, &seen.Response, &seen.Newest)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+			FROM inventory WHERE account_id = $1 AND pet_id = 1`, store.AccountID, seen.Response, seen.Newest).Scan(&seen.Units[id], &seen.Orders[id], &events, &seen.Response, &seen.Newest))
 		for _, number := range events {
 			seen.Events[id] += fmt.Sprint(number, " ")
 		}

@@ -9,6 +9,7 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // rowsOf describes the categories, pets, orders and messages of a store.
@@ -91,10 +92,7 @@ func TestSandboxFillsInOneGroup(t *testing.T) {
 		"messages": {send("a"), send("b"), send("c")},
 		"orders":   {order(2, 1), order(3, 1), order(4, 1)},
 	} {
-		decided, err := f.group(sandbox, writes...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		decided := need.Value(f.group(sandbox, writes...))(t)
 		got := []bool{}
 		for _, d := range decided {
 			got = append(got, errors.Is(d.err, account.ErrFull))

@@ -11,6 +11,7 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 var sandbox = Store{AccountID: 3, Sandbox: true, Payer: 1}
@@ -35,18 +36,14 @@ func TestSandboxGroupsDoNotWait(t *testing.T) {
 	f := newFixture(t)
 	f.newSandbox()
 	const all = 5 // places of the fixture
-	if err := f.locks.Take(t.Context(), sandbox.Payer, all); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, f.locks.Take(t.Context(), sandbox.Payer, all))
 	if _, err := f.Do(t.Context(), sandbox, order(1, 1)); err != nil {
 		t.Errorf("while others wait for all locks that the payer may wait for: %v", err)
 	}
 	f.locks.Give(sandbox.Payer, all)
 
 	holder := pgtest.Begin(t, f.database.Pool)
-	if err := db.New(holder).StoreLock(t.Context(), sandbox.AccountID); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, db.New(holder).StoreLock(t.Context(), sandbox.AccountID))
 	var waiting sync.WaitGroup
 	for i := range writes {
 		waiting.Go(func() {
@@ -94,7 +91,7 @@ func TestSandboxChecksUnderItsLock(t *testing.T) {
 	} {
 		f.exec("UPDATE account_state SET closed = false WHERE account_id = 3")
 		var waiting sync.WaitGroup
-		err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+		need.OK(t, pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
 			if err := db.New(tx).StoreLock(t.Context(), sandbox.AccountID); err != nil {
 				return err
 			}
@@ -106,10 +103,7 @@ func TestSandboxChecksUnderItsLock(t *testing.T) {
 			f.awaitLockWaiter()
 			_, err := tx.Exec(t.Context(), test.meanwhile)
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		waiting.Wait()
 	}
 }

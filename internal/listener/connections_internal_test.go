@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"petstore/internal/tools/need"
 )
 
 // patience is the time in which everything that a test waits for must happen.
@@ -39,10 +41,7 @@ func startBounded(t *testing.T, most int) *bounded {
 // startBoundedWith is [startBounded] with TLS, unless the configuration is nil.
 func startBoundedWith(t *testing.T, most int, secure *tls.Config) *bounded {
 	t.Helper()
-	inner, err := Listen(t.Context(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := need.Value(Listen(t.Context(), "127.0.0.1:0"))(t)
 	b := &bounded{t: t, limited: Limit(inner, most), began: make(chan string, 100), proceed: make(chan struct{}), served: make(chan error, 1)}
 	b.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -102,14 +101,9 @@ func dialPeer(t *testing.T, address string) *peer {
 
 func dialPeerFrom(t *testing.T, dialer *net.Dialer, address string) *peer {
 	t.Helper()
-	conn, err := dialer.DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := need.Value(dialer.DialContext(t.Context(), "tcp", address))(t)
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, conn.SetDeadline(time.Now().Add(patience)))
 	return &peer{t, conn, bufio.NewReader(conn)}
 }
 
@@ -194,9 +188,7 @@ func (b *bounded) dialIdle(number int) (idle []*peer) {
 
 func (p *peer) send(text string) {
 	p.t.Helper()
-	if _, err := io.WriteString(p, text); err != nil {
-		p.t.Fatal(err)
-	}
+	need.Value(io.WriteString(p, text))(p.t)
 }
 
 // want reads a response and fails the test unless it has this status.

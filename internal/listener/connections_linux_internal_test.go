@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"petstore/internal/tools/need"
 )
 
 // dialFrom connects from a loopback address, of which only Linux has more than one.
@@ -113,18 +115,13 @@ func TestConnectionsHaveOptions(t *testing.T) {
 // wantOptions fails the test unless the socket has these options of TCP.
 func (c *connection) wantOptions(t *testing.T, options map[int]int) {
 	t.Helper()
-	raw, err := c.tcp.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := need.Value(c.tcp.SyscallConn())(t)
 	for option, want := range options {
 		var got int
 		var failed error
 		if err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option) }); err != nil || failed != nil {
 			t.Fatal(err, failed)
 		}
-		if got != want {
-			t.Errorf("option %d of a connection is %d, want %d", option, got, want)
-		}
+		need.Same(t, want, got, "option %d of a connection", option)
 	}
 }

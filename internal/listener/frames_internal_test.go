@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2"
+
+	"petstore/internal/tools/need"
 )
 
 // TestFrameScanner finds the same frames, however their bytes are split.
@@ -18,9 +20,7 @@ func TestFrameScanner(t *testing.T) {
 	for _, err := range []error{
 		framer.WriteSettings(), framer.WriteData(7, true, make([]byte, 300)), framer.WritePing(false, [8]byte{}), framer.WriteRSTStream(1<<31-1, http2.ErrCodeCancel),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 	}
 	want := []string{"4 0 0 0", "0 1 300 7", "6 0 8 0", "3 0 4 2147483647"}
 	for size := 1; size <= text.Len(); size++ {

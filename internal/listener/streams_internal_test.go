@@ -17,19 +17,15 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"petstore/internal/selfsigned"
+	"petstore/internal/tools/need"
 )
 
 // startBoundedTLS is [startBounded] with TLS.
 func startBoundedTLS(t *testing.T, most int) *bounded {
 	t.Helper()
 	certFile, keyFile := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	if err := selfsigned.Make(certFile, keyFile, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, selfsigned.Make(certFile, keyFile, time.Now()))
+	cert := need.Value(tls.LoadX509KeyPair(certFile, keyFile))(t)
 	return startBoundedWith(t, most, &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"}})
 }
 
@@ -247,12 +243,8 @@ func beginHTTP2(t *testing.T, from *net.Dialer, address string) *http2Peer {
 	t.Helper()
 	p := &http2Peer{t: t, conn: dialTLS(t, from, address, "h2")}
 	p.framer = http2.NewFramer(p.conn, p.conn)
-	if _, err := io.WriteString(p.conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(io.WriteString(p.conn, http2.ClientPreface))(t)
+	need.OK(t, p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
 	return p
 }
 
@@ -260,10 +252,7 @@ func beginHTTP2(t *testing.T, from *net.Dialer, address string) *http2Peer {
 func dialTLS(t *testing.T, from *net.Dialer, address string, protocols ...string) net.Conn {
 	t.Helper()
 	dialer := tls.Dialer{NetDialer: from, Config: &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}}
-	conn, err := dialer.DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := need.Value(dialer.DialContext(t.Context(), "tcp", address))(t)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -273,10 +262,7 @@ func (p *http2Peer) result() string {
 	p.t.Helper()
 	p.framer.ReadMetaHeaders = hpack.NewDecoder(4<<10, nil)
 	for {
-		frame, err := p.framer.ReadFrame()
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		frame := need.Value(p.framer.ReadFrame())(p.t)
 		switch f := frame.(type) {
 		case *http2.MetaHeadersFrame:
 			return f.PseudoValue("status")
@@ -291,9 +277,7 @@ func (p *http2Peer) result() string {
 // get opens a stream with a GET and more header fields.
 func (p *http2Peer) get(path string, fields ...string) {
 	p.t.Helper()
-	if err := p.request(path, fields...); err != nil {
-		p.t.Fatal(err)
-	}
+	need.OK(p.t, p.request(path, fields...))
 }
 
 // request is get, but returns the error. The stream to /body stays open.
@@ -316,9 +300,7 @@ func TestFirstBody(t *testing.T) {
 	p := beginHTTP2(t, &net.Dialer{}, b.limited.Addr().String())
 	p.get("/body")
 	for size := 64<<10 - 1; size > 0; size -= maxFrame {
-		if err := p.framer.WriteData(1, size <= maxFrame, make([]byte, min(size, maxFrame))); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, p.framer.WriteData(1, size <= maxFrame, make([]byte, min(size, maxFrame))))
 	}
 	b.handled("/body")
 	close(b.proceed)

@@ -7,7 +7,6 @@ import (
 	_ "embed"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // nowhere is a mirror that refuses connections.
@@ -49,16 +49,12 @@ func TestFind(t *testing.T) {
 	install(t, filepath.Join(dir, "lib/15/bin"), "15.18 (Debian 15.18-0+deb12u1)")
 	install(t, filepath.Join(dir, "lib/16/bin"), "16.9")
 	install(t, filepath.Join(dir, "lib/17/bin"), "17.5")
-	if err := os.Remove(filepath.Join(dir, "lib/17/bin/initdb")); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Remove(filepath.Join(dir, "lib/17/bin/initdb")))
 	wantFound("lib/16/bin", "16.9")
 
 	install(t, filepath.Join(dir, "cellar/bin"), "19beta1")
 	mkdir(t, filepath.Join(dir, "path"))
-	if err := os.Symlink(filepath.Join(dir, "cellar/bin/postgres"), filepath.Join(dir, "path/postgres")); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Symlink(filepath.Join(dir, "cellar/bin/postgres"), filepath.Join(dir, "path/postgres")))
 	wantFound("cellar/bin", "19beta1")
 
 	named, err := localpg.Find(t.Context(), filepath.Join(dir, "lib/15/bin"), nil)
@@ -80,23 +76,16 @@ func TestFindDownloads(t *testing.T) {
 	var jar bytes.Buffer
 	archive := zip.NewWriter(&jar)
 	entry, err := archive.Create("postgres.txz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := entry.Write(archivedServer); err != nil {
-		t.Fatal(err)
-	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
+	need.Value(entry.Write(archivedServer))(t)
+	need.OK(t, archive.Close())
 	var fetched atomic.Int32
-	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	mirror := need.Server(t, func(w http.ResponseWriter, _ *http.Request) {
 		fetched.Add(1)
 		if _, err := w.Write(jar.Bytes()); err != nil {
 			t.Error(err)
 		}
-	}))
-	defer mirror.Close()
+	})
 	dir := pgtest.Dir(t)
 	cache := mkdir(t, filepath.Join(dir, "cache"))
 	digest := fmt.Sprintf("%x", sha256.Sum256(jar.Bytes()))
@@ -140,18 +129,14 @@ func writeProgram(t *testing.T, name, script string) {
 	syscall.ForkLock.RLock()
 	err := os.WriteFile(name, []byte(script), 0o755)
 	syscall.ForkLock.RUnlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 }
 
 // TestCacheDir uses a cache below a closed directory, which the user that runs the
 // server for root cannot enter.
 func TestCacheDir(t *testing.T) {
 	closed, temp := t.TempDir(), pgtest.Dir(t)
-	if err := os.Chmod(closed, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Chmod(closed, 0o700))
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(closed, "cache"))
 	t.Setenv("TMPDIR", temp)
 	want := filepath.Join(closed, "cache", "petstore")
@@ -165,8 +150,6 @@ func TestCacheDir(t *testing.T) {
 
 func mkdir(t *testing.T, dir string) string {
 	t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.MkdirAll(dir, 0o755))
 	return dir
 }

@@ -20,6 +20,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // childDir makes the test binary start a cluster in that directory and wait.
@@ -50,17 +51,13 @@ func TestMain(m *testing.M) {
 func TestClusterKeepsItsData(t *testing.T) {
 	t.Parallel()
 	private := filepath.Join(pgtest.Dir(t), "private")
-	if err := os.Mkdir(private, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Mkdir(private, 0o700))
 	options := options(t, filepath.Join(private, `quo"te, co'mma %41 ünï`))
 	options.Disposable, options.Copy = false, nil
 	options.Settings = map[string]string{"max_connections": "7"}
 	cluster := start(t, options)
 	for range 2 {
-		if err := cluster.EnsureDatabase(t.Context(), "petstore"); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, cluster.EnsureDatabase(t.Context(), "petstore"))
 	}
 	url := cluster.URL("petstore")
 	query(t, url, "CREATE TABLE kept AS SELECT 'Bello' AS name")
@@ -71,9 +68,7 @@ func TestClusterKeepsItsData(t *testing.T) {
 			t.Errorf("%s is %q, want %q", setting, got, want)
 		}
 	}
-	if err := cluster.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, cluster.Stop(t.Context()))
 	if err := cluster.Err(); err != nil {
 		t.Errorf("after Stop, Err is %v", err)
 	}
@@ -97,9 +92,7 @@ func TestSecondStartIsRefused(t *testing.T) {
 	wantInUse(t, options, os.Getpid())
 
 	if runtime.GOOS == "linux" { // elsewhere nothing shows a server without our lock
-		if err := os.Remove(filepath.Join(options.Dir, "lock")); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.Remove(filepath.Join(options.Dir, "lock")))
 		server := serverPID(t, options.Dir)
 		wantInUse(t, options, server)
 		detached := options
@@ -127,17 +120,13 @@ func TestMovedFolder(t *testing.T) {
 	t.Parallel()
 	options := options(t, filepath.Join(pgtest.Dir(t), "shop"))
 	moved := start(t, options)
-	if err := os.Rename(options.Dir, options.Dir+"-old"); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Rename(options.Dir, options.Dir+"-old"))
 	second := start(t, options)
 	query(t, moved.URL("postgres"), "CREATE TABLE moved AS SELECT 1")
 	if got := query(t, second.URL("postgres"), "SELECT coalesce(to_regclass('moved')::text, 'none')"); got != "none" {
 		t.Errorf("both URLs lead to the same server: %s", got)
 	}
-	if err := moved.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, moved.Stop(t.Context()))
 	if got := query(t, second.URL("postgres"), "SELECT 'works'"); got != "works" {
 		t.Errorf("after the end of the moved server, the second one returns %q", got)
 	}
@@ -184,9 +173,7 @@ func TestOrphan(t *testing.T) {
 	if got := query(t, next.URL("postgres"), "SELECT to_regclass('orphaned') IS NULL"); got != "t" {
 		t.Error("the next server has the data of the orphan")
 	}
-	if err := next.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, next.Stop(t.Context()))
 	if left, err := os.ReadDir(filepath.Join(options.Dir, "data")); err != nil || len(left) > 0 {
 		t.Errorf("the server leaves %v, %v", left, err)
 	}
@@ -205,22 +192,14 @@ func TestLeftovers(t *testing.T) {
 		t.Fatalf("a start that is cancelled during initdb: %v", err)
 	}
 	mkdir(t, filepath.Join(options.Dir, "data.new", "base")) // of a killed initdb
-	if err := start(t, options).Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, start(t, options).Stop(t.Context()))
 
 	// a pid file with the number of another program: this one
 	file := filepath.Join(options.Dir, "data", "postmaster.pid")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "%d\n/gone\n1\n5432\n/gone\n\n1 1\nready\n", os.Getpid()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := start(t, options).Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(file, fmt.Appendf(nil, "%d\n/gone\n1\n5432\n/gone\n\n1 1\nready\n", os.Getpid()), 0o600))
+	need.OK(t, start(t, options).Stop(t.Context()))
 
-	if err := os.WriteFile(filepath.Join(options.Dir, "data", "PG_VERSION"), []byte("9\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(filepath.Join(options.Dir, "data", "PG_VERSION"), []byte("9\n"), 0o600))
 	if _, err := localpg.Start(t.Context(), options); err == nil || !strings.Contains(err.Error(), "was made by PostgreSQL 9,") {
 		t.Errorf("a cluster of version 9: %v", err)
 	}
@@ -242,19 +221,11 @@ cd "$2" && mkfifo forever && echo $$ >pid.new && mv pid.new pid && read line <fo
 `)
 	owner := child(t, filepath.Join(dir, "cluster"))
 	owner.Env = append(owner.Env, "PETSTORE_PG_BIN="+bin)
-	if err := owner.Start(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, owner.Start())
 	file := filepath.Join(dir, "cluster", "data.new", "pid")
 	waitForFile(t, file)
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	initdb, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := need.Value(os.ReadFile(file))(t)
+	initdb := need.Value(strconv.Atoi(strings.TrimSpace(string(content))))(t)
 	t.Cleanup(func() { _ = syscall.Kill(initdb, syscall.SIGKILL) })
 	kill(t, owner.Process.Pid)
 	_ = owner.Wait() // it was killed
@@ -278,20 +249,14 @@ func TestDataOfRoot(t *testing.T) {
 // because initdb takes most of the CPU time of these tests.
 func options(t *testing.T, dir string) localpg.Options {
 	t.Helper()
-	binaries, err := localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	binaries := need.Value(localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), os.Stderr))(t)
 	return localpg.Options{Binaries: binaries, Dir: dir, Disposable: true, Copy: pgtest.Copy(binaries)}
 }
 
 // start starts a cluster that ends with the test.
 func start(t *testing.T, options localpg.Options) *localpg.Cluster {
 	t.Helper()
-	cluster, err := localpg.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster := need.Value(localpg.Start(t.Context(), options))(t)
 	t.Cleanup(func() {
 		if err := cluster.Stop(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -312,13 +277,8 @@ func wantInUse(t *testing.T, options localpg.Options, pid int) {
 func startChild(t *testing.T, dir string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := child(t, dir)
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := need.Value(cmd.StdoutPipe())(t)
+	need.OK(t, cmd.Start())
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		t.Fatalf("the child prints no URL: %v", err)
@@ -329,17 +289,12 @@ func startChild(t *testing.T, dir string) (*exec.Cmd, string) {
 // child returns a process with a cluster in dir, which ends with the test.
 func child(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := need.Value(os.Executable())(t)
 	cmd := exec.CommandContext(t.Context(), program)
 	// As for another server. They must not apply to the cluster.
 	cmd.Env = append(os.Environ(), childDir+"="+dir, "PGCHANNELBINDING=require", "PGTARGETSESSIONATTRS=standby", "PGOPTIONS=-c nothing=1")
 	cmd.Stderr = os.Stderr
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	need.Value(cmd.StdinPipe())(t)
 	return cmd
 }
 
@@ -389,15 +344,9 @@ func eventually(t *testing.T, what string, condition func() bool) {
 // query runs a statement and returns its first value as text.
 func query(t *testing.T, url, sql string) (value string) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := need.Value(pgx.Connect(t.Context(), url))(t)
 	defer conn.Close(t.Context())
-	results, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	results := need.Value(conn.PgConn().Exec(t.Context(), sql).ReadAll())(t)
 	for _, row := range results[0].Rows {
 		value = string(row[0])
 	}
@@ -406,21 +355,13 @@ func query(t *testing.T, url, sql string) (value string) {
 
 func serverPID(t *testing.T, dir string) int {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := need.Value(os.ReadFile(filepath.Join(dir, "data", "postmaster.pid")))(t)
 	line, _, _ := strings.Cut(string(content), "\n")
-	pid, err := strconv.Atoi(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid := need.Value(strconv.Atoi(line))(t)
 	return pid
 }
 
 func kill(t *testing.T, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, syscall.Kill(pid, syscall.SIGKILL))
 }

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/openapi"
+	"petstore/internal/tools/need"
 )
 
 // postman are the parts of a collection that the tests read.
@@ -52,13 +51,8 @@ func (i postmanItem) requests() (all []postmanItem) {
 // collectionOf returns the collection of a spec.
 func collectionOf(t *testing.T, spec []byte) (made postman) {
 	t.Helper()
-	text, err := openapi.Collection(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &made); err != nil {
-		t.Fatal(err)
-	}
+	text := need.Value(openapi.Collection(spec))(t)
+	need.OK(t, json.Unmarshal(text, &made))
 	return made
 }
 
@@ -67,10 +61,7 @@ func collectionOf(t *testing.T, spec []byte) (made postman) {
 func TestCollection(t *testing.T) {
 	t.Parallel()
 	spec := readSpec(t)
-	upgraded, err := openapi.Upgrade(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	upgraded := need.Value(openapi.Upgrade(spec))(t)
 	var want, got []string
 	for path, item := range decode(t, upgraded)["paths"].(map[string]any) {
 		for method, operation := range item.(map[string]any) {
@@ -114,9 +105,7 @@ func TestCollection(t *testing.T) {
 	}
 	slices.Sort(want)
 	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("requests (-operations +collection):\n%s", diff)
-	}
+	need.Same(t, want, got, "requests (want: operations, got: collection)")
 	if values["url"] != "http://localhost:8080" {
 		t.Errorf("the URL is %q", values["url"])
 	}

@@ -7,30 +7,24 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"petstore/internal/event"
 	"petstore/internal/openapi"
+	"petstore/internal/tools/need"
 )
 
 // readSpec returns openapi.yaml.
 func readSpec(t *testing.T) []byte {
 	t.Helper()
-	spec, err := os.ReadFile("../api/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := need.Value(os.ReadFile("../api/openapi.yaml"))(t)
 	return spec
 }
 
 // decode parses JSON with exact numbers, as the validator needs it.
 func decode(t *testing.T, text []byte) map[string]any {
 	t.Helper()
-	value, err := jsonschema.UnmarshalJSON(strings.NewReader(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	value := need.Value(jsonschema.UnmarshalJSON(strings.NewReader(string(text))))(t)
 	return value.(map[string]any)
 }
 
@@ -54,10 +48,7 @@ components:
     Event: { required: [id], properties: { type: { type: string } } }
     EventData: {}
 `
-	upgraded, err := openapi.Upgrade([]byte(spec))
-	if err != nil {
-		t.Fatal(err)
-	}
+	upgraded := need.Value(openapi.Upgrade([]byte(spec)))(t)
 	tree := decode(t, upgraded)
 	schemas := tree["components"].(map[string]any)["schemas"].(map[string]any)
 	for name, want := range map[string]string{
@@ -67,26 +58,19 @@ components:
 		"Bounds": `{"type":"integer","maximum":5}`,
 		"Nested": `{"type":"object","properties":{"nullable":{"type":"array","items":{"type":["integer","null"]}}},"additionalProperties":false}`,
 	} {
-		if diff := cmp.Diff(decode(t, []byte(want)), schemas[name]); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		need.Same[any](t, decode(t, []byte(want)), schemas[name], "%s", name)
 	}
 	operation := tree["paths"].(map[string]any)["/webhooks"].(map[string]any)["post"].(map[string]any)
 	parameter := operation["parameters"].([]any)[0]
 	want := `{"schema":{"type":"number","exclusiveMinimum":0},"example":{"nullable":true}}`
-	if diff := cmp.Diff(decode(t, []byte(want)), parameter); diff != "" {
-		t.Errorf("parameter (-want +got):\n%s", diff)
-	}
+	need.Same[any](t, decode(t, []byte(want)), parameter, "parameter")
 }
 
 // TestUpgradeExamples checks the events of the upgraded spec against their schemas, with a
 // validator for JSON Schema 2020-12. An event without its data is not valid.
 func TestUpgradeExamples(t *testing.T) {
 	t.Parallel()
-	upgraded, err := openapi.Upgrade(readSpec(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	upgraded := need.Value(openapi.Upgrade(readSpec(t)))(t)
 	tree := decode(t, upgraded)
 	compiler := jsonschema.NewCompiler()
 	compiler.DefaultDraft(jsonschema.Draft2020)
@@ -94,9 +78,7 @@ func TestUpgradeExamples(t *testing.T) {
 	compiler.UseRegexpEngine(func(pattern string) (jsonschema.Regexp, error) { // JSON Schema has \uXXXX, Go has \x{XXXX}
 		return regexp.Compile(regexp.MustCompile(`\\u([0-9A-Fa-f]{4})`).ReplaceAllString(pattern, `\x{$1}`))
 	})
-	if err := compiler.AddResource("spec.json", tree); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, compiler.AddResource("spec.json", tree))
 	webhooks := tree["webhooks"].(map[string]any)
 	if want := len(event.Types) + 1; len(webhooks) != want { // and webhook.test
 		t.Fatalf("%d webhooks, want %d", len(webhooks), want)

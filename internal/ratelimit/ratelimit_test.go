@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/ratelimit"
+	"petstore/internal/tools/need"
 )
 
 // clock is a stopped clock that the test moves.
@@ -42,9 +41,7 @@ func TestCost(t *testing.T) {
 		{7 * s, 50, ratelimit.Bucket{Taken: true, Left: 0, Full: 10 * s}},
 	} {
 		clock.move(step.after)
-		if diff := cmp.Diff(step.want, limiter.Take("a", step.cost)); diff != "" {
-			t.Errorf("step %d (-want +got):\n%s", i, diff)
-		}
+		need.Same(t, step.want, limiter.Take("a", step.cost), "step %d", i)
 	}
 }
 
@@ -80,9 +77,7 @@ func TestTakeAll(t *testing.T) {
 	} {
 		clock.move(step.after)
 		key, account := takeBoth(keys, step.key, accounts, step.account, step.cost)
-		if diff := cmp.Diff(step.want, buckets{key, account}); diff != "" {
-			t.Errorf("step %d (-want +got):\n%s", i, diff)
-		}
+		need.Same(t, step.want, buckets{key, account}, "step %d", i)
 	}
 	var none *ratelimit.Limiter[string]
 	if key, account := takeBoth(keys, "new", none, "1", 1); !key.Taken || key.Left != 2 || !account.Taken {
@@ -113,9 +108,7 @@ func TestCharge(t *testing.T) {
 	} {
 		clock.move(step.after)
 		limiter.Charge("a", step.charge, true)
-		if diff := cmp.Diff(step.want, limiter.Take("a", 1)); diff != "" {
-			t.Errorf("step %d (-want +got):\n%s", i, diff)
-		}
+		need.Same(t, step.want, limiter.Take("a", 1), "step %d", i)
 	}
 	var none *ratelimit.Limiter[string]
 	for cost, test := range map[int]struct {
@@ -162,9 +155,7 @@ func TestBucket(t *testing.T) {
 		if limiter.Empty("a") == step.want.Taken {
 			t.Errorf("step %d: wrong result of Empty", i)
 		}
-		if diff := cmp.Diff(step.want, limiter.Take("a", 1)); diff != "" {
-			t.Errorf("step %d (-want +got):\n%s", i, diff)
-		}
+		need.Same(t, step.want, limiter.Take("a", 1), "step %d", i)
 	}
 	if limiter.Empty("b") || !limiter.Take("b", 1).Taken {
 		t.Error("another key was rejected")

@@ -8,7 +8,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -17,6 +16,7 @@ import (
 	"petstore/internal/casefold"
 	"petstore/internal/pgtest"
 	"petstore/internal/seed"
+	"petstore/internal/tools/need"
 )
 
 // TestLoadHasTheDataThatSamplesUse: the code samples of the API reference rely on
@@ -33,14 +33,10 @@ func TestLoadHasTheDataThatSamplesUse(t *testing.T) {
 				SELECT (SELECT count(*) FROM pets) AS pets, (SELECT max(id) FROM pets) AS max_pet,
 				       (SELECT count(*) FROM inventory) AS inventory, (SELECT max(pet_id) FROM inventory) AS max_inventory,
 				       (SELECT count(*) FROM orders) AS orders, (SELECT max(id) FROM orders) AS max_order`)
-			if diff := cmp.Diff(numbers{pets, pets, pets, pets, pets, pets}, got); diff != "" {
-				t.Errorf("rows and highest ids (-want +got):\n%s", diff)
-			}
+			need.Same(t, numbers{pets, pets, pets, pets, pets, pets}, got, "rows and highest ids")
 
 			first := query(t, pool, "SELECT id || ' ' || name FROM categories ORDER BY id LIMIT 3", pgx.RowTo[string])
-			if diff := cmp.Diff([]string{"1 Dogs", "2 Cats", "3 Birds"}, first); diff != "" {
-				t.Errorf("first categories (-want +got):\n%s", diff)
-			}
+			need.Same(t, []string{"1 Dogs", "2 Cats", "3 Birds"}, first, "first categories")
 
 			type pet struct {
 				CategoryID   int
@@ -51,17 +47,13 @@ func TestLoadHasTheDataThatSamplesUse(t *testing.T) {
 				SELECT category_id, name, status, quantity
 				FROM pets JOIN inventory ON inventory.account_id = pets.account_id AND pet_id = id
 				WHERE id = 1`)
-			if diff := cmp.Diff(pet{1, "Rex", "available", 100}, one); diff != "" {
-				t.Errorf("pet 1 (-want +got):\n%s", diff)
-			}
+			need.Same(t, pet{1, "Rex", "available", 100}, one, "pet 1")
 
 			type order struct {
 				PetID    int
 				Complete bool
 			}
-			if diff := cmp.Diff(order{min(2, pets), false}, queryOne[order](t, pool, "SELECT pet_id, complete FROM orders WHERE id = 1")); diff != "" {
-				t.Errorf("order 1 (-want +got):\n%s", diff)
-			}
+			need.Same(t, order{min(2, pets), false}, queryOne[order](t, pool, "SELECT pet_id, complete FROM orders WHERE id = 1"), "order 1")
 			if pets >= 2 && !queryOne[order](t, pool, "SELECT pet_id, complete FROM orders WHERE id = 2").Complete {
 				t.Error("order 2 is not complete")
 			}
@@ -147,9 +139,7 @@ func TestLoadCreatesValidNames(t *testing.T) {
 	pool := loaded(t, 2000)
 	type named struct{ Name, NameKey string }
 	for _, n := range query(t, pool, "SELECT name, name_key FROM pets UNION SELECT name, name_key FROM categories", pgx.RowToStructByName[named]) {
-		if n.NameKey != casefold.Key(n.Name) {
-			t.Errorf("the key of %q is %q, want %q", n.Name, n.NameKey, casefold.Key(n.Name))
-		}
+		need.Same(t, casefold.Key(n.Name), n.NameKey, "the key of %q", n.Name)
 		for _, r := range n.Name {
 			if unicode.IsControl(r) || r == unicode.ReplacementChar {
 				t.Errorf("%q has the character %U", n.Name, r)
@@ -168,9 +158,7 @@ func TestLoadIsDeterministic(t *testing.T) {
 	type sums struct{ Categories, Pets, Inventory, Orders string }
 	a := query(t, loaded(t, 500), fingerprint, pgx.RowToStructByPos[sums])
 	b := query(t, loaded(t, 500), fingerprint, pgx.RowToStructByPos[sums])
-	if diff := cmp.Diff(a, b); diff != "" {
-		t.Errorf("two loads of the same size differ (-first +second):\n%s", diff)
-	}
+	need.Same(t, a, b, "two loads of the same size differ (want: first, got: second)")
 }
 
 // TestNewIDsFollowTheSample: ids up to 1000 are for sample data, so new rows have ids
@@ -200,9 +188,7 @@ func TestLoadIntoTwoAccounts(t *testing.T) {
 	s := newStore(t)
 	other := s.newAccount(t, "other")
 	for _, id := range []int64{s.account, other} {
-		if err := seed.Load(t.Context(), s.pool, id, 1200, nil); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, seed.Load(t.Context(), s.pool, id, 1200, nil))
 	}
 	type ids struct{ Account, First, Thousandth, Rows int64 }
 	got := query(t, s.pool, `
@@ -210,9 +196,7 @@ func TestLoadIntoTwoAccounts(t *testing.T) {
 		FROM pets
 		GROUP BY account_id
 		ORDER BY account_id`, pgx.RowToStructByPos[ids])
-	if diff := cmp.Diff([]ids{{s.account, 1, 1000, 1200}, {other, 1, 1000, 1200}}, got); diff != "" {
-		t.Errorf("pets of each account (-want +got):\n%s", diff)
-	}
+	need.Same(t, []ids{{s.account, 1, 1000, 1200}, {other, 1, 1000, 1200}}, got, "pets of each account")
 }
 
 // TestLoadAnalyzes: without statistics the first query plans would be bad.
@@ -224,9 +208,7 @@ func TestLoadAnalyzes(t *testing.T) {
 		FROM pg_stats
 		WHERE tablename IN ('categories', 'pets', 'inventory', 'orders')
 		ORDER BY tablename`, pgx.RowTo[string])
-	if diff := cmp.Diff([]string{"categories", "inventory", "orders", "pets"}, got); diff != "" {
-		t.Errorf("tables with statistics (-want +got):\n%s", diff)
-	}
+	need.Same(t, []string{"categories", "inventory", "orders", "pets"}, got, "tables with statistics")
 }
 
 func TestLoadFailsIfNotEmpty(t *testing.T) {
@@ -307,9 +289,7 @@ func TestLoadIsNotLimitedByThePool(t *testing.T) {
 	config := s.pool.Config()
 	config.ConnConfig.RuntimeParams["statement_timeout"] = "1s"
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(pool.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -325,9 +305,7 @@ func TestLoadIsNotLimitedByThePool(t *testing.T) {
 		_, err := tx.Exec(t.Context(), "SELECT pg_sleep(1.1)") // the other statement takes longer
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if err := <-loaded; err != nil {
 		t.Fatal(err)
 	}
@@ -340,9 +318,7 @@ func TestLoadIsNotLimitedByThePool(t *testing.T) {
 func loaded(t *testing.T, pets int) *pgxpool.Pool {
 	t.Helper()
 	s := newStore(t)
-	if err := seed.Load(t.Context(), s.pool, s.account, pets, nil); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, seed.Load(t.Context(), s.pool, s.account, pets, nil))
 	return s.pool
 }
 
@@ -361,10 +337,7 @@ func newStore(t *testing.T) store {
 
 func (s store) newAccount(t *testing.T, name string) int64 {
 	t.Helper()
-	row, err := account.Ensure(t.Context(), db.New(s.pool), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	row := need.Value(account.Ensure(t.Context(), db.New(s.pool), name))(t)
 	return row.ID
 }
 
@@ -381,26 +354,14 @@ func wantRows(t *testing.T, pool *pgxpool.Pool, want int) {
 
 func query[T any](t *testing.T, pool *pgxpool.Pool, sql string, to pgx.RowToFunc[T]) []T {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := need.Value(pool.Query(t.Context(), sql))(t)
+	all := need.Value(pgx.CollectRows(rows, to))(t)
 	return all
 }
 
 func queryOne[T any](t *testing.T, pool *pgxpool.Pool, sql string) T {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
-	one, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[T])
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := need.Value(pool.Query(t.Context(), sql))(t)
+	one := need.Value(pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[T]))(t)
 	return one
 }

@@ -10,15 +10,13 @@ import (
 	"time"
 
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/tools/need"
 )
 
 // TestSign compares the signature with the example of the specification.
 func TestSign(t *testing.T) {
 	t.Parallel()
-	secret, err := standardwebhooks.ParseSecret("whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := need.Value(standardwebhooks.ParseSecret("whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))(t)
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	header := http.Header{}
 	standardwebhooks.Sign(header, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`), secret)

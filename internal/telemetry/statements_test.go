@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/telemetry"
+	"petstore/internal/tools/need"
 )
 
 // ending ends each batch a while after it has begun, if it is not 0.
@@ -62,9 +62,7 @@ func TestSlowStatements(t *testing.T) {
 	statements.Slow = slow
 	run(napping, "hidden argument", slow.Seconds())
 	run("select/**/pg_sleep($1)", slow.Seconds())
-	if err := errors.Join(err, batch(0, slow.Seconds())); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, errors.Join(err, batch(0, slow.Seconds())))
 	statements.after = slow
 	if err := batch(10); err == nil {
 		t.Fatal("a batch exceeds its deadline")
@@ -99,9 +97,7 @@ func TestSlowStatements(t *testing.T) {
 		{Level: "WARN", Msg: "slow statement", Statement: "Nap, SELECT", Failure: "timeout"},
 		{Level: "WARN", Msg: "slow statement", Statement: "Nap", Failure: "57014"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("log (-want +got):\n%s", diff)
-	}
+	need.Same(t, want, got, "log")
 	if strings.Contains(log.String(), "hidden") {
 		t.Errorf("the log contains parameters:\n%s", &log)
 	}

@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/getkin/kin-openapi/openapi3"
+
+	"petstore/internal/tools/need"
 )
 
 // FuzzCells: a text survives a cell, which is never a formula and never empty. No formula begins within
@@ -19,10 +21,7 @@ func FuzzCells(f *testing.F) {
 		if !utf8.ValidString(text) {
 			return
 		}
-		quoted, err := json.Marshal(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		quoted := need.Value(json.Marshal(text))(t)
 		cell := formatCell(quoted)
 		var got string
 		// encoding/csv reads CR LF as LF, and so CR CR LF as CR LF.
@@ -53,10 +52,7 @@ func TestLongCell(t *testing.T) {
 // TestLimits compares the limits of a dry run with the spec.
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	document, err := openapi3.NewLoader().LoadFromFile("../api/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := need.Value(openapi3.NewLoader().LoadFromFile("../api/openapi.yaml"))(t)
 	schema := func(name string) *openapi3.Schema { return document.Components.Schemas[name].Value }
 	quantity := func(name string) int { return int(*schema(name).Properties["quantity"].Value.Max) }
 	for what, pair := range map[string][2]int{

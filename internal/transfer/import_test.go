@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"petstore/internal/tools/need"
 	"petstore/internal/transfer"
 )
 
@@ -22,13 +23,9 @@ func TestInterruptedAdoption(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "categories.csv")
 	load := func(ctx context.Context, text string) error {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		source, err := transfer.Open(t.Context(), path, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		defer source.Close()
 		created := func(context.Context, transfer.Request) (int, []byte, error) {
 			return http.StatusCreated, []byte(`{"id":1}`), nil
@@ -41,15 +38,10 @@ func TestInterruptedAdoption(t *testing.T) {
 		if len(names) != 1 {
 			t.Fatalf("the journals are %q", names)
 		}
-		text, err := os.ReadFile(names[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := need.Value(os.ReadFile(names[0]))(t)
 		return string(text)
 	}
-	if err := load(t.Context(), "name\nDogs\n"); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, load(t.Context(), "name\nDogs\n"))
 	before := journal()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -80,15 +72,11 @@ func TestChangeDuringImport(t *testing.T) {
 			}
 			const header = "name,description\n"
 			past := time.Now().Add(-time.Hour)
-			if err := errors.Join(os.WriteFile(path, []byte(header+strings.Join(lines, "")), 0o600), os.Chtimes(path, past, past)); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, errors.Join(os.WriteFile(path, []byte(header+strings.Join(lines, "")), 0o600), os.Chtimes(path, past, past)))
 			sent := map[string]int{}
 			load := func() error {
 				source, err := transfer.Open(t.Context(), path, "", nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, err)
 				defer source.Close()
 				send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
 					if len(sent) == 0 {
@@ -126,15 +114,10 @@ func TestChangeDuringImport(t *testing.T) {
 func TestKeyInProgress(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "categories.csv")
-	if err := os.WriteFile(path, []byte("name\nDogs\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(path, []byte("name\nDogs\n"), 0o600))
 	var keys []string
 	load := func(status int, body string) (transfer.Summary, error) {
-		source, err := transfer.Open(t.Context(), path, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := need.Value(transfer.Open(t.Context(), path, "", nil))(t)
 		defer source.Close()
 		send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
 			keys = append(keys, r.Key)

@@ -16,6 +16,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -154,9 +155,7 @@ func TestSweepIdempotencyKeys(t *testing.T) {
 			got = append(got, at)
 		}
 	}))
-	if err := SweepIdempotencyKeys(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, SweepIdempotencyKeys(t.Context(), pool))
 	if left := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM idempotency_keys"); left > 0 {
 		t.Errorf("%d are left", left)
 	}
@@ -191,9 +190,7 @@ func TestSweepAPIKeys(t *testing.T) {
 			FROM generate_series(1, $2::int) AS n`, keys.name, keys.number, keys.expired, keys.revoked)
 	}
 	exec("INSERT INTO api_key_uses SELECT account_id, id, now() FROM api_keys")
-	if err := SweepAPIKeys(t.Context(), open(t, database)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, SweepAPIKeys(t.Context(), open(t, database)))
 	if kept := pgtest.Read[string](t, database.Pool, "SELECT string_agg(name, ' ' ORDER BY id) FROM api_keys JOIN api_key_uses ON api_key_id = id"); kept != "live expired recent" {
 		t.Errorf("keys after the sweep: %.100s", kept)
 	}

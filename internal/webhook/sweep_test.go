@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/pgtest"
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -70,9 +70,7 @@ func TestSweep(t *testing.T) {
 	}
 	for run := range 2 { // a second sweep changes nothing
 		steps.count = 0
-		if err := webhook.Sweep(t.Context(), pool, vault(t)); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, webhook.Sweep(t.Context(), pool, vault(t)))
 		if (steps.count == 0) != (run == 1) {
 			t.Errorf("sweep %d deleted %d batches", run, steps.count)
 		}
@@ -83,9 +81,7 @@ func TestSweep(t *testing.T) {
 			LEFT JOIN webhook_deliveries AS d ON d.account_id = w.account_id AND d.webhook_id = w.id
 			GROUP BY w.account_id, name
 			ORDER BY w.account_id, name`)
-		if diff := cmp.Diff([]string{"1 going 10", "1 kept 10", "2 going 10", "2 kept 10"}, left); diff != "" {
-			t.Errorf("webhooks and their deliveries (-want +got):\n%s", diff)
-		}
+		need.Same(t, []string{"1 going 10", "1 kept 10", "2 going 10", "2 kept 10"}, left, "webhooks and their deliveries")
 	}
 }
 
@@ -114,9 +110,7 @@ func TestReseal(t *testing.T) {
 	}
 	stored := func(at webhook.Endpoint) (current, previous []byte) {
 		t.Helper()
-		if err := database.Pool.QueryRow(t.Context(), "SELECT secret, previous_secret FROM webhooks WHERE id = $1", at.ID).Scan(&current, &previous); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, database.Pool.QueryRow(t.Context(), "SELECT secret, previous_secret FROM webhooks WHERE id = $1", at.ID).Scan(&current, &previous))
 		return current, previous
 	}
 	var during, over []webhook.Endpoint

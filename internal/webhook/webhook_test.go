@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/tools/need"
 	"petstore/internal/webhook"
 )
 
@@ -17,10 +18,7 @@ func vault(t *testing.T, keys ...byte) *webhook.Vault {
 	for _, key := range keys {
 		all = append(all, webhook.VaultKey{key})
 	}
-	made, err := webhook.NewVault(all...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := need.Value(webhook.NewVault(all...))(t)
 	return made
 }
 

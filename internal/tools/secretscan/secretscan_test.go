@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"petstore/internal/auth"
+	"petstore/internal/tools/need"
 	"petstore/internal/tools/secretscan"
 )
 
@@ -43,15 +42,11 @@ func TestSecrets(t *testing.T) {
 		"msg_" + strings.Repeat("0", 32):                                                 nil,
 		strings.ToUpper(password):                                                        nil,
 	} {
-		if diff := cmp.Diff(want, secrets.In(text)); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", text, diff)
-		}
+		need.Same(t, want, secrets.In(text), "%q", text)
 	}
 	for spaces := range 2 * secretscan.Shortest { // at every offset
 		text := strings.Repeat(" ", spaces) + password[3:3+secretscan.Shortest]
-		if diff := cmp.Diff([]string{"the password"}, secrets.In(text)); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", text, diff)
-		}
+		need.Same(t, []string{"the password"}, secrets.In(text), "%q", text)
 	}
 	if found := new(secretscan.Secrets).In(password); found != nil {
 		t.Errorf("an empty set found %v, want nothing", found)
