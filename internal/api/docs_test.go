@@ -97,7 +97,8 @@ func TestPageNotFound(t *testing.T) {
 	p := start(t).as("")
 	const browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 	for path, root := range map[string]string{"/nowhere": "./", "/docs/nowhere": "../", "/docs/reference/a/b": "../../../"} {
-		response := need.Value(client.Do(p.request(t.Context(), "GET", path, nil, "Accept", browser)))(t)
+		response, err := client.Do(p.request(t.Context(), "GET", path, nil, "Accept", browser))
+		need.OK(t, err)
 		page, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		if err != nil || response.StatusCode != http.StatusNotFound || response.Header.Get("Content-Type") != "text/html; charset=utf-8" {

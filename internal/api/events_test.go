@@ -399,7 +399,8 @@ type stream struct {
 func (p *petstore) stream(target string, header ...string) *stream {
 	p.t.Helper()
 	header = append([]string{"Accept", "text/event-stream"}, header...)
-	opened := need.Value(p.client.Do(p.request(p.t.Context(), "GET", target, nil, header...)))(p.t)
+	opened, err := p.client.Do(p.request(p.t.Context(), "GET", target, nil, header...))
+	need.OK(p.t, err)
 	p.t.Cleanup(func() { opened.Body.Close() })
 	if opened.StatusCode == http.StatusOK {
 		theContract().check(p.t, opened.Request, nil, opened, nil)

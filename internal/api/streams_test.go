@@ -198,7 +198,8 @@ func readSlowly(p *petstore, conn net.Conn) (last string, received int) {
 	t := p.t
 	t.Helper()
 	need.OK(t, conn.(*net.TCPConn).SetReadBuffer(1<<20))
-	opened := need.Value(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	need.OK(t, err)
 	defer opened.Body.Close()
 	lines := bufio.NewScanner(opened.Body)
 	lines.Buffer(nil, 1<<20)
@@ -298,7 +299,8 @@ func TestRevokedWhileCatchingUp(t *testing.T) {
 	p.fillFeed(events)
 	id, key := p.issue(auth.Read, nil)
 	conn := p.as(key).slowReader("/events", "Accept", "text/event-stream")
-	opened := need.Value(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	need.OK(t, err)
 	defer opened.Body.Close()
 	p.revoke(id)
 	p.until("the key has ended", func() bool {

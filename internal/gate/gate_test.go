@@ -65,7 +65,8 @@ func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) response {
 	listening := need.Server(t, g.ServeHTTP)
 	request := need.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, listening.URL+"/things", http.NoBody))(t)
 	request.Header.Set("Authorization", "Bearer "+secret.Reveal())
-	resp := need.Value(listening.Client().Do(request))(t)
+	resp, err := listening.Client().Do(request)
+	need.OK(t, err)
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body) // a panic cuts it off
 	return response{resp.StatusCode, resp.Header.Get("Retry-After"), string(text), <-log}

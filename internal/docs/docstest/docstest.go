@@ -137,7 +137,8 @@ func Requests(t testing.TB, server string, forms []Form) (all []Request) {
 	NeedPrograms(t, "node")
 	get := func(path string) []byte {
 		request := need.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, server+path, nil))(t)
-		response := need.Value(http.DefaultClient.Do(request))(t)
+		response, err := http.DefaultClient.Do(request)
+		need.OK(t, err)
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
 		if err != nil || response.StatusCode != http.StatusOK {
