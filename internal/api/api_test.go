@@ -47,7 +47,9 @@ type petstore struct {
 	pool     *postgres.DB  // the pool of the server
 	verifier *auth.Verifier
 	key      string // API key of the client; "" sends none
-	log      *logBuffer
+	// sandboxID is the id of the account of the key if [petstore.sandbox] made it.
+	sandboxID int64
+	log       *logBuffer
 	// suffix ends the names of the accounts of a test that shares its database; "" means that
 	// the database is its own.
 	suffix string
@@ -296,7 +298,7 @@ func (p *petstore) listening(change func(*httptest.Server)) *petstore {
 // as returns the same server with a client that uses another key.
 func (p *petstore) as(key string) *petstore {
 	other := *p
-	other.key = key
+	other.key, other.sandboxID = key, 0
 	return &other
 }
 

@@ -244,7 +244,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		return p.post(keysPath, object{"name": "x", "scope": "read"}).want(201).header.Get("Location")
 	}
 	category := categoryPath(s.category())
-	sandbox, _ := p.sandbox(p.accountID(), stores.SampleEmpty)
+	sandbox := p.inSandbox(stores.SampleEmpty).sandboxID
 	faults, recorded := fmt.Sprintf("/sandboxes/sbx_%d/faults", sandbox), fmt.Sprintf("/sandboxes/sbx_%d/requests", sandbox)
 	p.deleteWebhooks()
 	hook, deleted := p.newWebhook("*").path(), p.newWebhook("*").path()

@@ -53,9 +53,8 @@ func (p *petstore) tenant(name string) tenant {
 	made := tenant{petstore: p.as(key), account: owner.ID}
 	made.ids, made.tag = made.twoOfEach(owner.ID, name)
 	for range 2 {
-		id, _ := p.sandbox(owner.ID, stores.SampleEmpty)
-		made.ids["sandboxId"] = fmt.Sprint("sbx_", id)
-		made.ids["name"] = made.saveSample(fmt.Sprint(name, "-", id), made.ids["sandboxId"])
+		made.ids["sandboxId"] = fmt.Sprint("sbx_", p.sandbox(owner.ID, stores.SampleEmpty).sandboxID)
+		made.ids["name"] = made.saveSample(fmt.Sprint(name, "-", made.ids["sandboxId"][4:]), made.ids["sandboxId"])
 	}
 	return made
 }
@@ -64,8 +63,8 @@ func (p *petstore) tenant(name string) tenant {
 // has no sandboxes and samples, so it has the ids of a foreign account.
 func (p *petstore) sandboxTenant(parent tenant, name string, foreign tenant) tenant {
 	p.t.Helper()
-	id, secret := p.sandbox(parent.account, stores.SampleEmpty)
-	made := tenant{petstore: p.as(secret), account: id}
+	inside := p.sandbox(parent.account, stores.SampleEmpty)
+	made, id := tenant{petstore: inside, account: inside.sandboxID}, inside.sandboxID
 	// Every sandbox counts its ids, so those of two would be the same.
 	p.exec("UPDATE account_state SET last_category_id = 1000 * $1, last_pet_id = 1000 * $1, last_order_id = 1000 * $1, last_message_id = 1000 * $1 WHERE account_id = $1", id)
 	made.ids, made.tag = made.twoOfEach(id, name)
@@ -73,17 +72,18 @@ func (p *petstore) sandboxTenant(parent tenant, name string, foreign tenant) ten
 	return made
 }
 
-// sandbox creates a sandbox of an account, and returns its id and its key.
-func (p *petstore) sandbox(parent int64, sample string) (id int64, key string) {
+// sandbox creates a sandbox of an account, and returns a client with its key.
+func (p *petstore) sandbox(parent int64, sample string) (inside *petstore) {
 	p.t.Helper()
 	need.OK(p.t, pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
 		made, err := stores.CreateSandbox(p.t.Context(), db.New(tx), stores.NewSandbox{
 			ParentID: parent, Name: "test", Sample: sample, Expiry: stores.DefaultExpiry,
 		})
-		id, key = made.Sandbox.ID, made.Secret.Reveal()
+		inside = p.as(made.Secret.Reveal())
+		inside.sandboxID = made.Sandbox.ID
 		return err
 	}))
-	return id, key
+	return inside
 }
 
 // twoOfEach creates two rows of each kind. It returns the ids of the last ones by path
@@ -464,19 +464,18 @@ func TestOperationsOnOneSandbox(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
 	account := p.sampleTenants(1)[0]
-	var sandboxes []tenant
+	var sandboxes []*petstore
 	for range 2 {
-		id, key := p.sandbox(account.account, stores.SampleShop)
-		one := tenant{petstore: p.as(key), account: id}
+		one := p.sandbox(account.account, stores.SampleShop)
 		one.post("/messages", object{"message": "hello"}).want(202)
 		one.put("/sandboxes/current/faults", object{"rules": []object{{"operation": "listMessages", "effect": "status", "status": 503}}}).want(200)
 		one.get("/messages").wantError(503, "injected_fault") // counts
 		sandboxes = append(sandboxes, one)
 	}
 	others := func() []map[string][]string {
-		return []map[string][]string{p.rowsOf(account.account), p.rowsOf(sandboxes[0].account)}
+		return []map[string][]string{p.rowsOf(account.account), p.rowsOf(sandboxes[0].sandboxID)}
 	}
-	before, target := others(), fmt.Sprint("/sandboxes/sbx_", sandboxes[1].account)
+	before, target := others(), fmt.Sprint("/sandboxes/sbx_", sandboxes[1].sandboxID)
 	for _, request := range []struct {
 		method, path string
 		body         any

@@ -551,8 +551,7 @@ func TestLimitsAreCounted(t *testing.T) {
 func family(t *testing.T) (all []*petstore, another string) {
 	t.Helper()
 	p := startAlone(t)
-	all, _ = p.payer("family")
-	return all, p.newKey("another", auth.Admin)
+	return p.payer("family"), p.newKey("another", auth.Admin)
 }
 
 // TestSandboxesShareLimits checks that an account and its sandboxes together get the share of one
@@ -1055,7 +1054,7 @@ func TestSlowReaders(t *testing.T) {
 		keys = append(keys, p.inSandbox(stores.SampleEmpty).key)
 	}
 	p.insertMessages(50)
-	sandbox, _ := p.sandbox(p.accountID(), stores.SampleEmpty)
+	sandbox := p.inSandbox(stores.SampleEmpty).sandboxID
 	recorded := fmt.Sprintf("/sandboxes/sbx_%d/requests/%s", sandbox, p.recordRequest(fmt.Sprint("sbx_", sandbox)))
 	p.exec(`UPDATE exchanges SET messages = format('{"request":%s,"response":%1$s,"redacted":[]}', '{"headers":[],"body":"' || repeat('🐕', 65000) || '","bodySize":0}') WHERE account_id = $1`, sandbox)
 	const page = "/messages?limit=200"

@@ -96,14 +96,13 @@ func TestGetOne(t *testing.T) {
 func TestSourceOfEvents(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	id, key := p.sandbox(p.accountID(), stores.SampleShop)
-	inside := p.as(key)
+	inside := p.inSandbox(stores.SampleShop)
 	seen := map[string]bool{}
 	for _, test := range []struct {
 		client  *petstore
 		account string
 		sandbox bool
-	}{{p, stores.PublicID(p.accountID(), false), false}, {inside, stores.PublicID(id, true), true}} {
+	}{{p, stores.PublicID(p.accountID(), false), false}, {inside, stores.PublicID(inside.sandboxID, true), true}} {
 		stream := test.client.stream("/events?after=latest")
 		test.client.newPet("Rex", 1)
 		events, _ := test.client.feed("/events")

@@ -28,9 +28,8 @@ import (
 type program struct {
 	*petstore
 
-	sandbox int64
-	agent   string
-	http    *http.Client
+	agent string
+	http  *http.Client
 	// streams is whether it sends bodies without their length.
 	streams bool
 }
@@ -39,8 +38,7 @@ type program struct {
 func programIn(p *petstore) *program {
 	transport := &http.Transport{DisableKeepAlives: true} // which would repeat requests by itself
 	p.t.Cleanup(transport.CloseIdleConnections)
-	id, key := p.sandbox(p.accountID(), stores.SampleShop)
-	return &program{petstore: p.as(key), sandbox: id, agent: "program/1", http: &http.Client{Transport: transport}}
+	return &program{petstore: p.inSandbox(stores.SampleShop), agent: "program/1", http: &http.Client{Transport: transport}}
 }
 
 // reply is the response to a program; status 0: there was none.
@@ -98,7 +96,7 @@ func (p *program) paced(requests int, interval time.Duration) {
 	p.t.Helper()
 	p.report(requests)
 	p.exec("UPDATE exchanges SET microseconds = 1, started_at = to_timestamp($2::float8 + number * $3::float8) WHERE account_id = $1",
-		p.sandbox, time.Now().Unix(), interval.Seconds())
+		p.sandboxID, time.Now().Unix(), interval.Seconds())
 }
 
 // loses loses the response to the next request for an operation.

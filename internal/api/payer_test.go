@@ -19,15 +19,12 @@ import (
 	"petstore/internal/tools/need"
 )
 
-// payer returns clients of one account, with two of its keys and the keys of two sandboxes,
-// and the id of the first sandbox.
-func (p *petstore) payer(name string) (clients []*petstore, sandbox int64) {
+// payer returns clients of one account, with two of its keys and the keys of two sandboxes.
+func (p *petstore) payer(name string) []*petstore {
 	p.t.Helper()
-	clients = []*petstore{p.as(p.newKey(name, auth.Admin)), p.as(p.newKey(name, auth.Admin))}
+	one, other := p.as(p.newKey(name, auth.Admin)), p.as(p.newKey(name, auth.Admin))
 	id := pgtest.Read[int64](p.t, p.db, "SELECT id FROM accounts WHERE name = $1", p.named(name))
-	first, key := p.sandbox(id, stores.SampleEmpty)
-	_, second := p.sandbox(id, stores.SampleEmpty)
-	return append(clients, p.as(key), p.as(second)), first
+	return []*petstore{one, other, p.sandbox(id, stores.SampleEmpty), p.sandbox(id, stores.SampleEmpty)}
 }
 
 // TestSharesOfStreamsAndLongPolls checks that the keys and sandboxes of a payer together have at most a
@@ -39,7 +36,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 	other := p.as(p.newKey("other", auth.Admin))
 	for name, accept := range map[string]string{"streams": "text/event-stream", "long polls": "application/json"} {
 		t.Run(name, func(t *testing.T) {
-			clients, _ := p.in(t).payer(name)
+			clients := p.in(t).payer(name)
 			ctx, cancel := context.WithCancel(t.Context())
 			var waiting sync.WaitGroup
 			defer waiting.Wait()
@@ -82,8 +79,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 func TestOneResetAtATime(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).patient()
-	one, locked := p.payer("one")
-	other, _ := p.payer("other")
+	one, other := p.payer("one"), p.payer("other")
 	reset := func(client *petstore) (done chan int) {
 		done = make(chan int, 1)
 		go func() {
@@ -96,7 +92,7 @@ func TestOneResetAtATime(t *testing.T) {
 		}()
 		return done
 	}
-	release := p.locked(locked, (*db.Queries).StoreLock)
+	release := p.locked(one[2].sandboxID, (*db.Queries).StoreLock)
 	first := reset(one[2])
 	need.OK(t, p.awaitWaiting(1))
 	second := reset(one[3])
@@ -126,9 +122,8 @@ func TestOneDecodingAtATime(t *testing.T) {
 	t.Parallel()
 	const largeFrom = 4 << 10
 	p := startAlone(t).patient()
-	one, sandbox := p.payer("one")
-	other, _ := p.payer("other")
-	payer := pgtest.Read[int64](t, p.db, "SELECT parent_id FROM accounts WHERE id = $1", sandbox)
+	one, other := p.payer("one"), p.payer("other")
+	payer := pgtest.Read[int64](t, p.db, "SELECT parent_id FROM accounts WHERE id = $1", one[2].sandboxID)
 	for _, redacted := range []bool{false, true} {
 		var created func() *response
 		proceed := func() {
@@ -246,7 +241,7 @@ func TestUsedUpFaults(t *testing.T) {
 	const rules, matched = 20, 5
 	p := start(t)
 	pool, statements := openCounting(t, p.dbURL, "-- name: FaultCount ")
-	p, id := p.faultSandbox()
+	p = p.inSandbox(stores.SampleEmpty)
 	var all []object
 	var want []int64
 	for range rules {
@@ -254,7 +249,7 @@ func TestUsedUpFaults(t *testing.T) {
 		want = append(want, matched+1)
 	}
 	p.setFaults(all...)
-	p.exec("UPDATE sandbox_faults SET matched = $1 WHERE account_id = $2", matched, id)
+	p.exec("UPDATE sandbox_faults SET matched = $1 WHERE account_id = $2", matched, p.sandboxID)
 	p.with(func(o *api.Options) { o.DB = pool }).get("/pets").want(200)
 	need.Same(t, 1, statements.Load(), "statements")
 	need.Same(t, want, p.matched(), "counts of the rules")
@@ -264,7 +259,7 @@ func TestUsedUpFaults(t *testing.T) {
 // also in a process that still remembers their counts.
 func TestUsedUpFaultsAfterReset(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	other := p.with(func(*api.Options) {})
 	p.setFaults(
 		object{"operation": "listPets", "effect": "status", "status": 503, "first": 1},

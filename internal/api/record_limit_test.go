@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/ratelimit"
 	"petstore/internal/tools/need"
@@ -24,7 +25,7 @@ func TestRecordIsLimited(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p, id := start(t).faultSandbox()
+			p := start(t).inSandbox(stores.SampleEmpty)
 			p, _ = p.limited(ratelimit.Limit{}, ratelimit.Limit{}, func(o *api.Options) {
 				o.AccountLimit = ratelimit.Limit{PerMinute: rate, Burst: rate}
 			})
@@ -35,7 +36,7 @@ func TestRecordIsLimited(t *testing.T) {
 			}
 			var got counts
 			eventually(t, 20*time.Second, func() bool {
-				if err := p.db.QueryRow(t.Context(), "SELECT last_number, dropped FROM exchange_logs WHERE account_id = $1", id).Scan(&got.Recorded, &got.Dropped); err != nil {
+				if err := p.db.QueryRow(t.Context(), "SELECT last_number, dropped FROM exchange_logs WHERE account_id = $1", p.sandboxID).Scan(&got.Recorded, &got.Dropped); err != nil {
 					return false
 				}
 				return got.Recorded+got.Dropped >= requests

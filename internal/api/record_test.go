@@ -51,8 +51,7 @@ func (r recorded) line() string {
 // inSandbox returns a client with a new sandbox of the account of the test.
 func (p *petstore) inSandbox(sample string) *petstore {
 	p.t.Helper()
-	_, key := p.sandbox(p.accountID(), sample)
-	return p.as(key)
+	return p.sandbox(p.accountID(), sample)
 }
 
 // record returns the record of the sandbox, newest first, when it has this number of exchanges.
@@ -298,8 +297,8 @@ func TestRecordFilters(t *testing.T) {
 func TestRecordOfSandboxesOnly(t *testing.T) {
 	t.Parallel()
 	parent := start(t)
-	id, key := parent.sandbox(parent.accountID(), stores.SampleShop)
-	p, path := parent.as(key), fmt.Sprintf("/sandboxes/sbx_%d/requests", id)
+	p := parent.inSandbox(stores.SampleShop)
+	path := fmt.Sprintf("/sandboxes/sbx_%d/requests", p.sandboxID)
 	p.get("/pets/1").want(200)
 	one := p.record(1)[0]
 	if got := decode[[]recorded](parent.get(path).want(200)); len(got) != 1 || got[0].ID != one.ID {
@@ -372,7 +371,7 @@ func TestRecordWaits(t *testing.T) {
 // match, each time another one ends.
 func TestWaitReadsOnce(t *testing.T) {
 	t.Parallel()
-	sandbox, id := start(t).faultSandbox()
+	sandbox := start(t).inSandbox(stores.SampleEmpty)
 	var last atomic.Int64 // the number after which the server looked last for exchanges
 	pool := pgtest.Open(t, sandbox.dbURL, 4, pgtest.Statements(func(sql string, args []any) {
 		if strings.HasPrefix(sql, "-- name: ExchangesAfter ") {
@@ -381,7 +380,7 @@ func TestWaitReadsOnce(t *testing.T) {
 		}
 	}))
 	p := sandbox.with(func(o *api.Options) { o.DB = pool })
-	p.recordRequests(id, 1, 5)
+	p.recordRequests(p.sandboxID, 1, 5)
 	received := p.waitFor(ownRecord + "?status=404")
 	p.until("the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
 	p.get("/pets/4711").want(404)
@@ -393,12 +392,12 @@ func TestWaitReadsOnce(t *testing.T) {
 // them goes on with those that get their numbers.
 func TestStreamAfterALoss(t *testing.T) {
 	t.Parallel()
-	p, id := start(t).faultSandbox()
-	p.recordRequests(id, 1, 2)
-	stream := p.stream(ownRecord, "Last-Event-ID", fmt.Sprintf("req_%d_5", id))
+	p := start(t).inSandbox(stores.SampleEmpty)
+	p.recordRequests(p.sandboxID, 1, 2)
+	stream := p.stream(ownRecord, "Last-Event-ID", fmt.Sprintf("req_%d_5", p.sandboxID))
 	p.until("the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
-	p.recordRequests(id, 3, 3)
-	stream.wantNext("id", fmt.Sprintf("req_%d_3", id))
+	p.recordRequests(p.sandboxID, 3, 3)
+	stream.wantNext("id", fmt.Sprintf("req_%d_3", p.sandboxID))
 }
 
 // TestPagesAfterLatest: the pages after `latest` have all requests that have ended since, also
@@ -407,14 +406,14 @@ func TestPagesAfterLatest(t *testing.T) {
 	t.Parallel()
 	parent := start(t)
 	for _, before := range []int{0, 1} {
-		p, id := parent.faultSandbox()
-		p.recordRequests(id, 1, before)
+		p := parent.inSandbox(stores.SampleEmpty)
+		p.recordRequests(p.sandboxID, 1, before)
 		waiting := p.waitFor(ownRecord + "?after=latest&limit=1")
 		eventually(t, 5*time.Second, func() bool { return p.server.WaitingForRecords() == 1 })
-		p.recordRequests(id, before+1, before+3)
+		p.recordRequests(p.sandboxID, before+1, before+3)
 		var want, got []string
 		for n := before + 3; n > before; n-- {
-			want = append(want, fmt.Sprintf("req_%d_%d", id, n))
+			want = append(want, fmt.Sprintf("req_%d_%d", p.sandboxID, n))
 		}
 		for page := waiting(); ; page = p.get(page.link("next")) {
 			for _, one := range decode[[]recorded](page.want(200)) {
@@ -577,7 +576,7 @@ func TestArchive(t *testing.T) {
 // only the last page.
 func TestArchiveOfLargeExchanges(t *testing.T) {
 	t.Parallel()
-	p, id := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	p.get("/pets").want(200)
 	p.record(1)
 	const number = 70
@@ -585,8 +584,8 @@ func TestArchiveOfLargeExchanges(t *testing.T) {
 		SELECT e.account_id, n, e.start_byte, e.started_at, e.microseconds, e.request_id, e.api_key_id, e.method, '/' || n, '', e.operation, e.status, '', '', '',
 			replace(e.messages, '"body":""', '"body":"' || repeat('x', 16384) || '"')
 		FROM exchanges AS e, generate_series(2, $2::int) AS n
-		WHERE account_id = $1`, id, number)
-	p.exec("UPDATE exchange_logs SET last_number = $2 WHERE account_id = $1", id, number)
+		WHERE account_id = $1`, p.sandboxID, number)
+	p.exec("UPDATE exchange_logs SET last_number = $2 WHERE account_id = $1", p.sandboxID, number)
 	read := func(path string) (paths []string, next string) {
 		resp := p.do("GET", path, nil, "Accept", "application/har+json").want(200)
 		paths = mapped(decode[har](resp).Log.Entries, func(entry harEntry) string {
@@ -613,9 +612,9 @@ func TestArchiveOfLargeExchanges(t *testing.T) {
 		}
 		need.Same(t, want, got, "limit=%d", limit)
 	}
-	p.exec("UPDATE exchanges SET started_at = 'infinity' WHERE account_id = $1 AND number = 1", id)
+	p.exec("UPDATE exchanges SET started_at = 'infinity' WHERE account_id = $1 AND number = 1", p.sandboxID)
 	read(ownRecord + "?limit=200")
-	p.do("GET", ownRecord+"?limit=200&before="+fmt.Sprintf("req_%d_3", id), nil, "Accept", "application/har+json").want(500)
+	p.do("GET", ownRecord+"?limit=200&before="+fmt.Sprintf("req_%d_3", p.sandboxID), nil, "Accept", "application/har+json").want(500)
 }
 
 // TestRecordHasNoSecrets: wherever a client puts a key or the secret of a webhook, and whenever

@@ -46,8 +46,7 @@ func verdict(r report.Report, rule string) report.Result {
 func TestReport(t *testing.T) {
 	t.Parallel()
 	parent := start(t)
-	id, key := parent.sandbox(parent.accountID(), stores.SampleShop)
-	p := parent.as(key)
+	p := parent.inSandbox(stores.SampleShop)
 	p.get("/pets/1").want(200)
 	p.get("/pets").want(200)
 
@@ -55,10 +54,10 @@ func TestReport(t *testing.T) {
 	if got.Status != report.Warning || got.Counts.Warnings != 1 || got.Counts.Failed != 0 || got.Incomplete {
 		t.Errorf("the report is %+v", got)
 	}
-	if one := verdict(got, "not_deprecated"); one.Status != report.Warning || one.Evidence[0] != fmt.Sprintf("req_%d_1", id) || one.Guide != "/docs/requests#deprecation" {
+	if one := verdict(got, "not_deprecated"); one.Status != report.Warning || one.Evidence[0] != fmt.Sprintf("req_%d_1", p.sandboxID) || one.Guide != "/docs/requests#deprecation" {
 		t.Errorf("the verdict is %+v", one)
 	}
-	of := decode[report.Report](parent.get(fmt.Sprintf("/sandboxes/sbx_%d/report", id)).want(200))
+	of := decode[report.Report](parent.get(fmt.Sprintf("/sandboxes/sbx_%d/report", p.sandboxID)).want(200))
 	need.Same(t, 2, of.Requests, "requests that the parent sees")
 	page := p.do("GET", ownReport, nil, "Accept", "text/markdown").want(200)
 	page.wantHeader("Content-Type", "text/markdown; charset=utf-8")
@@ -186,7 +185,7 @@ func TestReportOnClocks(t *testing.T) {
 			order("a")
 			p.loses("placeOrder")
 			order("b")
-			parent.post(fmt.Sprintf("/sandboxes/sbx_%d/reset", p.sandbox), nil).want(204) // not in the record
+			parent.post(fmt.Sprintf("/sandboxes/sbx_%d/reset", p.sandboxID), nil).want(204) // not in the record
 			order("c")
 			eventually(t, 20*time.Second, func() bool { // a busy machine compares the clocks less exactly
 				judged := p.report(4)

@@ -40,14 +40,6 @@ type faultRule struct {
 	Matched           int64
 }
 
-// faultSandbox creates an empty sandbox of the account "tester" and returns a client with
-// its key, and its id.
-func (p *petstore) faultSandbox() (sandbox *petstore, id int64) {
-	p.t.Helper()
-	id, key := p.sandbox(p.accountID(), stores.SampleEmpty)
-	return p.as(key), id
-}
-
 // setFaults replaces the rules of the client's sandbox.
 func (p *petstore) setFaults(rules ...object) {
 	p.t.Helper()
@@ -109,8 +101,8 @@ func exposed(t *testing.T, metrics *telemetry.Metrics) string {
 func TestFaultRules(t *testing.T) {
 	t.Parallel()
 	parent := start(t)
-	p, id := parent.faultSandbox()
-	byID := fmt.Sprintf("/sandboxes/sbx_%d/faults", id)
+	p := parent.inSandbox(stores.SampleEmpty)
+	byID := fmt.Sprintf("/sandboxes/sbx_%d/faults", p.sandboxID)
 	rules := []object{
 		{"operation": "placeOrder", "effect": "status", "status": 503, "first": 2},
 		{"operation": "*", "effect": "delay", "delayMs": 1, "probability": 0.1},
@@ -150,8 +142,8 @@ func TestFaultRules(t *testing.T) {
 func TestFaultsOfOtherAccounts(t *testing.T) {
 	t.Parallel()
 	parent := start(t)
-	p, id := parent.faultSandbox()
-	sibling, _ := parent.faultSandbox()
+	p := parent.inSandbox(stores.SampleEmpty)
+	sibling := parent.inSandbox(stores.SampleEmpty)
 	p.setFaults(object{"operation": "listPets", "effect": "status", "status": 500})
 	path := func(id int64) string { return fmt.Sprintf("/sandboxes/sbx_%d/faults", id) }
 	ask := func(client *petstore, path string, status int, code string) {
@@ -161,8 +153,8 @@ func TestFaultsOfOtherAccounts(t *testing.T) {
 		client.del(path).wantError(status, code)
 	}
 	ask(parent, ownFaults, 409, "not_a_sandbox")
-	ask(sibling, path(id), 404, "sandbox_not_found")
-	ask(parent.as(parent.newKey("other", auth.Admin)), path(id), 404, "sandbox_not_found")
+	ask(sibling, path(p.sandboxID), 404, "sandbox_not_found")
+	ask(parent.as(parent.newKey("other", auth.Admin)), path(p.sandboxID), 404, "sandbox_not_found")
 	ask(parent, path(parent.accountID()), 404, "sandbox_not_found")
 	ask(p, path(parent.accountID()), 404, "sandbox_not_found")
 	for _, malformed := range []string{"1", "sbx_", "sbx_0", "sbx_01", "sbx_-1", "SBX_1", "Current", "sbx_12345678901234567"} {
@@ -173,16 +165,16 @@ func TestFaultsOfOtherAccounts(t *testing.T) {
 	sibling.get("/pets").want(200)
 
 	need.OK(t, pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
-		_, err := stores.Delete(t.Context(), db.New(tx), id)
+		_, err := stores.Delete(t.Context(), db.New(tx), p.sandboxID)
 		return err
 	}))
-	ask(parent, path(id), 404, "sandbox_not_found")
+	ask(parent, path(p.sandboxID), 404, "sandbox_not_found")
 }
 
 // TestInvalidFaultRules: the server rejects invalid rules with all their errors, and keeps the rules.
 func TestInvalidFaultRules(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	p.setFaults(object{"operation": "listPets", "effect": "status", "status": 429})
 	many := slices.Repeat([]object{{"operation": "*", "effect": "close", "when": "before"}}, 21)
 	for _, test := range []struct {
@@ -219,7 +211,7 @@ func TestInvalidFaultRules(t *testing.T) {
 // return every injected error, and then does nothing.
 func TestInjectedStatuses(t *testing.T) {
 	t.Parallel()
-	p, _ := startAlone(t).faultSandbox()
+	p := startAlone(t).inSandbox(stores.SampleEmpty)
 	p.oneOfEach()
 	rows := func() map[string][]string {
 		all := p.rows()
@@ -247,8 +239,8 @@ func TestInjectedStatuses(t *testing.T) {
 // rule counts it.
 func TestFaultsComeAfterChecks(t *testing.T) {
 	t.Parallel()
-	p, id := start(t).faultSandbox()
-	_, reader, err := auth.Issue(t.Context(), db.New(p.db), auth.NewKey{AccountID: id, Name: "reader", Scope: auth.Read})
+	p := start(t).inSandbox(stores.SampleEmpty)
+	_, reader, err := auth.Issue(t.Context(), db.New(p.db), auth.NewKey{AccountID: p.sandboxID, Name: "reader", Scope: auth.Read})
 	need.OK(t, err)
 	p.setFaults(object{"operation": "*", "effect": "status", "status": 503})
 	p.as("").post("/store/orders", object{}).wantError(401, "missing_api_key")
@@ -264,7 +256,7 @@ func TestFaultsComeAfterChecks(t *testing.T) {
 // and the first that selects a request applies.
 func TestFaultSelection(t *testing.T) {
 	t.Parallel()
-	p, id := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	p.setFaults(
 		object{"operation": "listPets", "effect": "status", "status": 500, "first": 2},
 		object{"operation": "listOrders", "effect": "status", "status": 502},
@@ -282,7 +274,7 @@ func TestFaultSelection(t *testing.T) {
 	}
 	need.Same(t, []int64{5, 1, 5, 2}, p.matched(), "counted requests")
 
-	need.OK(t, pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { return stores.Reset(t.Context(), db.New(tx), id) }))
+	need.OK(t, pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { return stores.Reset(t.Context(), db.New(tx), p.sandboxID) }))
 	need.Same(t, []int64{0, 0, 0, 0}, p.matched(), "counted requests after a reset")
 	p.get("/pets").wantInjected(500, "0")
 }
@@ -290,7 +282,7 @@ func TestFaultSelection(t *testing.T) {
 // TestFaultProbability: a seed selects the same requests each time, in every version.
 func TestFaultProbability(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	for _, test := range []struct {
 		seed  int64
 		first int
@@ -320,7 +312,7 @@ func TestFaultProbability(t *testing.T) {
 func TestFaultsAcrossServers(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	p, _ := startOn(t, database).faultSandbox()
+	p := startOn(t, database).inSandbox(stores.SampleEmpty)
 	other := startOn(t, database).as(p.key)
 	other.listen()
 	other.get("/pets").want(200) // caches that there are no rules, until an announcement
@@ -352,7 +344,7 @@ func TestFaultsAcrossServers(t *testing.T) {
 // rule has been replaced, and applies the new ones.
 func TestReplacedRulesStopCounting(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	other := p.with(func(*api.Options) {})
 	for i := range 10 {
 		status := []int{500, 503}[i%2]
@@ -365,7 +357,7 @@ func TestReplacedRulesStopCounting(t *testing.T) {
 func TestCloseBefore(t *testing.T) {
 	t.Parallel()
 	metrics := telemetry.NewMetrics()
-	p, _ := start(t).with(func(o *api.Options) { o.Metrics = metrics }).faultSandbox()
+	p := start(t).with(func(o *api.Options) { o.Metrics = metrics }).inSandbox(stores.SampleEmpty)
 	petID := p.newPet("one", 10)
 	p.setFaults(object{"operation": "*", "effect": "close", "when": "before", "first": 4})
 	p.wantClosed("POST", "/store/orders", fmt.Sprintf(`{"petId": %d, "quantity": 1}`, petID), "Idempotency-Key", "a", "X-Request-Id", "closed-before")
@@ -384,7 +376,7 @@ func TestCloseBefore(t *testing.T) {
 // the request again with its Idempotency-Key gets the response, and has one order.
 func TestCloseAfter(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	petID := p.newPet("one", 10)
 	for i := range 10 {
 		p.post("/categories", object{"name": fmt.Sprint(i), "description": strings.Repeat("x", 2000)}).want(201)
@@ -411,7 +403,7 @@ func TestCloseAfter(t *testing.T) {
 func TestDelayOutlastsTimeout(t *testing.T) {
 	t.Parallel()
 	metrics := telemetry.NewMetrics()
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	petID := p.newPet("one", 10)
 	p = p.with(func(o *api.Options) { o.RequestTimeout, o.Metrics = 3*time.Second, metrics })
 	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 3100})
@@ -446,7 +438,7 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 // TestDelayReadsNoUnusedBody: a delay rejects no body that the operation ignores.
 func TestDelayReadsNoUnusedBody(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	target := p.newWebhook("*").path() + "/test"
 	p.setFaults(object{"operation": "testWebhook", "effect": "delay", "delayMs": 10})
 	p.do("POST", target, strings.Repeat(" ", maxBodyBytes+1)).want(202)
@@ -456,7 +448,7 @@ func TestDelayReadsNoUnusedBody(t *testing.T) {
 // connection, and end when the server shuts down.
 func TestDelayHoldsNothing(t *testing.T) {
 	t.Parallel()
-	p, _ := startAlone(t).faultSandbox()
+	p := startAlone(t).inSandbox(stores.SampleEmpty)
 	p = p.with(func(o *api.Options) { o.MaxInFlight = 4 }) // one place per account
 	petID := p.newPet("one", 10)
 	p.setFaults(
@@ -487,8 +479,8 @@ func TestDelayHoldsNothing(t *testing.T) {
 func TestDelaysHaveAShare(t *testing.T) {
 	t.Parallel()
 	parent := start(t)
-	p, _ := parent.faultSandbox()
-	sibling, _ := parent.faultSandbox()
+	p := parent.inSandbox(stores.SampleEmpty)
+	sibling := parent.inSandbox(stores.SampleEmpty)
 	bob := parent.as(parent.newKey("bob", auth.Admin))
 	other := parent.as(bob.newSandbox("other", "shop").Key.Secret)
 	const share = 128
@@ -554,7 +546,7 @@ func TestDelaysHaveAShare(t *testing.T) {
 // TestRevokedDuringDelay: a delayed request does nothing when its key was revoked during the delay.
 func TestRevokedDuringDelay(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	petID := p.newPet("one", 10)
 	key := p.makeKey("writer", "write")
 	writer := p.as(key.Secret)
@@ -580,7 +572,7 @@ func TestRevokedDuringDelay(t *testing.T) {
 func TestClientLeavesDuringDelay(t *testing.T) {
 	t.Parallel()
 	metrics := telemetry.NewMetrics()
-	p, _ := start(t).with(func(o *api.Options) { o.Metrics = metrics }).faultSandbox()
+	p := start(t).with(func(o *api.Options) { o.Metrics = metrics }).inSandbox(stores.SampleEmpty)
 	petID := p.newPet("one", 10)
 	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 10_000, "first": 2})
 	for i, request := range []struct{ method, target, body string }{
@@ -610,7 +602,7 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 // one set of rules or none.
 func TestReplacingFaults(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	const clients = 8
 	var replaced atomic.Bool
 	atOnce(t, clients+1, func(i int) error {
@@ -645,7 +637,7 @@ func TestReplacingFaults(t *testing.T) {
 func TestInjectedFaultsAreNoSecurityEvents(t *testing.T) {
 	t.Parallel()
 	metrics := telemetry.NewMetrics()
-	p, _ := start(t).with(func(o *api.Options) { o.Metrics = metrics }).faultSandbox()
+	p := start(t).with(func(o *api.Options) { o.Metrics = metrics }).inSandbox(stores.SampleEmpty)
 	for _, status := range []int{429, 500} {
 		p.setFaults(object{"operation": "listPets", "effect": "status", "status": status})
 		id := fmt.Sprint("injected-", status)

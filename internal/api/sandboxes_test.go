@@ -216,14 +216,13 @@ func TestResetWakes(t *testing.T) {
 	t.Parallel()
 	announced := make(chan int64, 1)
 	p := start(t).with(func(o *api.Options) { o.Announce = func(accountID int64) { announced <- accountID } })
-	id, key := p.sandbox(p.accountID(), "shop")
-	inside := p.as(key)
+	inside := p.inSandbox("shop")
 	stream := inside.stream("/events?after=latest")
 	inside.do("POST", "/sandboxes/current/reset", nil).want(204)
 	select {
 	case got := <-announced:
-		if got != id {
-			t.Errorf("the account %d has new events, want %d", got, id)
+		if got != inside.sandboxID {
+			t.Errorf("the account %d has new events, want %d", got, inside.sandboxID)
 		}
 	default:
 		t.Error("the worker learns of no new event")

@@ -74,7 +74,7 @@ func TestWaitsOutliveTimeouts(t *testing.T) {
 func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
 	t.Helper()
 	const timeout, requestTimeout = 2 * time.Second, 3 * time.Second
-	p, _ := start(t).faultSandbox()
+	p := start(t).inSandbox(stores.SampleEmpty)
 	p = p.with(func(o *api.Options) { o.RequestTimeout, o.StreamPause = requestTimeout, timeout })
 	pet := p.newPet("Rex", 10)
 	p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": timeout.Milliseconds() + 200})

@@ -48,7 +48,8 @@ func TestLockedRecord(t *testing.T) {
 	const deletions, orders = 16, 20
 	p := startAlone(t).patient()
 	free := p.sampleTenants(1)[0]
-	clients, sandbox := p.payer("waiting")
+	clients := p.payer("waiting")
+	sandbox := clients[2].sandboxID
 	id := fmt.Sprint("sbx_", sandbox)
 	clients[0].recordRequest(id)
 	lock := pgtest.Begin(t, p.db)
@@ -81,8 +82,8 @@ type watchers struct {
 func watch(t *testing.T, query string, streams int, same bool) *watchers {
 	t.Helper()
 	w := &watchers{turnstile: newTurnstile(t, query, func(o *api.Options) { o.RequestTimeout = time.Second })}
-	id, key := w.sandbox(w.accountID(), stores.SampleEmpty)
-	client, target := w.as(key), func(i int) string { return fmt.Sprint(ownRecord, "?apiKeyId=", 1+i) }
+	client := w.inSandbox(stores.SampleEmpty)
+	id, target := client.sandboxID, func(i int) string { return fmt.Sprint(ownRecord, "?apiKeyId=", 1+i) }
 	w.change, w.waiting = func() { w.recordRequests(id, 1, 1) }, w.server.WaitingForRecords
 	if query == "EventList" {
 		client, target = w.petstore, func(i int) string { return "/events?after=latest&type=" + feedevent.TypeNames()[i] }
@@ -134,8 +135,7 @@ func TestReadsOfMessages(t *testing.T) {
 	w := &watchers{turnstile: newTurnstile(t, "MessageGetMany", func(o *api.Options) { o.RequestTimeout = time.Second })}
 	clients, paths := make([]*petstore, sandboxes), make([]string, sandboxes)
 	for i := range sandboxes {
-		_, key := w.sandbox(w.accountID(), stores.SampleEmpty)
-		clients[i] = w.as(key)
+		clients[i] = w.inSandbox(stores.SampleEmpty)
 		paths[i] = clients[i].post("/messages", object{"message": "hi"}).want(202).header.Get("Location")
 	}
 	atOnce(t, sandboxes+1, func(i int) error {
@@ -183,7 +183,7 @@ func TestReadsOfPages(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			w := &watchers{turnstile: newTurnstile(t, test.query, func(o *api.Options) { o.RequestTimeout = 30 * time.Second })}
-			clients, _ := w.payer("busy")
+			clients := w.payer("busy")
 			other := w.as(w.newKey("other", auth.Read))
 			atOnce(t, pages+1, func(i int) error {
 				switch {

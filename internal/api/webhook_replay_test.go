@@ -137,12 +137,12 @@ func TestReplayToABacklog(t *testing.T) {
 	p.exec("ALTER TABLE webhook_deliveries DROP CONSTRAINT webhook_deliveries_webhook_id_fkey, DROP CONSTRAINT webhook_deliveries_id_check")
 	p.exec("DROP INDEX webhook_deliveries_status_idx") // Citus drops one at a time
 	p.exec("DROP INDEX webhook_deliveries_due_idx")
-	id, key := p.sandbox(p.accountID(), stores.SampleEmpty)
+	inside := p.inSandbox(stores.SampleEmpty)
 	for what, test := range map[string]struct {
 		client  *petstore
 		account int64
 		most    int
-	}{"an account": {p, p.accountID(), 100_000}, "a sandbox": {p.as(key), id, 1_000}} {
+	}{"an account": {p, p.accountID(), 100_000}, "a sandbox": {inside, inside.sandboxID, 1_000}} {
 		t.Run(what, func(t *testing.T) {
 			p := test.client.in(t)
 			hook, other := p.newWebhook("category.created"), p.newWebhook("category.created")
