@@ -193,7 +193,7 @@ func TestSandboxLives(t *testing.T) {
 	}
 	stops := func(key string) {
 		t.Helper()
-		eventually(t, "a key of a deleted account stops", func() bool { return status(t, base+"/pets/1", key) == http.StatusUnauthorized })
+		need.Within(t, patience, "a key of a deleted account stops", func() bool { return status(t, base+"/pets/1", key) == http.StatusUnauthorized })
 	}
 	must(t, environ, "sandbox", "delete", second.ID, "--yes")
 	stops(second.APIKey.Secret)

@@ -115,7 +115,7 @@ func TestAfterRestore(t *testing.T) {
 	if got := c.send("GET", "/events?after="+lostEvent.String(), ""); got.status != http.StatusGone {
 		t.Errorf("after an event that was lost: %+v", got)
 	}
-	eventually(t, "the webhook gets store.reset", told.Load)
+	need.Within(t, patience, "the webhook gets store.reset", told.Load)
 	c.wantReplayOverGap(hook)
 	var sandboxes []struct{ ID string }
 	if got := c.send("GET", "/sandboxes", ""); json.Unmarshal([]byte(got.body), &sandboxes) != nil || len(sandboxes) != 1 {
@@ -129,7 +129,7 @@ func TestAfterRestore(t *testing.T) {
 // awaitDisconnected waits until PostgreSQL has noticed that all processes have ended.
 func awaitDisconnected(t *testing.T, database *pgtest.Database) {
 	t.Helper()
-	eventually(t, "the connections of processes that have ended are closed", func() bool {
+	need.Within(t, patience, "the connections of processes that have ended are closed", func() bool {
 		open := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'petstore%'")
 		return open == 0
 	})
@@ -174,7 +174,7 @@ func (c sender) wantReplayOverGap(hook string) {
 		return replayed.Next
 	}
 	next := ""
-	eventually(t, "a replay names an event to continue after", func() bool { next = replay(`{}`); return next != "" })
+	need.Within(t, patience, "a replay names an event to continue after", func() bool { next = replay(`{}`); return next != "" })
 	for range 3 {
 		if next = replay(fmt.Sprintf(`{"after": %q}`, next)); next == "" {
 			return

@@ -160,7 +160,7 @@ func (s *shop) orderAt(hold, held string, ending, ended func()) (placed ordered)
 	if pgtest.Is(pgtest.Citus) { // a worker waits, with a statement of its own
 		need.OK(s.t, pgtest.AwaitLockWaiters(ctx, s.database.Pool, 1))
 	} else {
-		eventually(s.t, held+" waits for a lock", func() bool {
+		need.Within(s.t, patience, held+" waits for a lock", func() bool {
 			var waits bool
 			err := s.database.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
 				WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%' AND pid <> pg_backend_pid())`, held).Scan(&waits)

@@ -40,7 +40,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	p := begin(t, emptyDir, environ, "serve")
 	base, admin := p.addresses()
 	replicaServes := regexp.MustCompile(`(?m)^petstore_replica_in_rotation\{.*\} 1$`)
-	eventually(t, "the replica is in rotation", func() bool { return replicaServes.MatchString(read(t, admin+"/metrics")) })
+	need.Within(t, patience, "the replica is in rotation", func() bool { return replicaServes.MatchString(read(t, admin+"/metrics")) })
 	receiver := need.Server(t, func(http.ResponseWriter, *http.Request) {})
 	for _, url := range []string{receiver.URL, "http://127.0.0.1:" + pgtest.FreePort(t)} { // nothing listens on the second one
 		post(t, base+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["category.created"]}`, url))
@@ -108,7 +108,7 @@ func awaitAttempts(t *testing.T, admin string, number int) {
 	t.Helper()
 	for _, outcome := range []string{"delivered", "unreachable"} {
 		count := regexp.MustCompile(`(?m)^petstore_webhook_attempt_duration_seconds_count\{outcome="` + outcome + `"\} (\d+)$`)
-		eventually(t, fmt.Sprintf("the server has made %d attempts that are %s", number, outcome), func() bool {
+		need.Within(t, patience, fmt.Sprintf("the server has made %d attempts that are %s", number, outcome), func() bool {
 			match := count.FindStringSubmatch(read(t, admin+"/metrics"))
 			if match == nil {
 				return false

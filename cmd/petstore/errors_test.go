@@ -444,7 +444,7 @@ func TestInterruptedDev(t *testing.T) {
 		need.OK(t, err)
 	}
 	p := begin(t, dir, []string{"PETSTORE_PG_BIN=" + dir}, "dev")
-	eventually(t, "initdb runs", func() bool {
+	need.Within(t, patience, "initdb runs", func() bool {
 		_, err := os.Stat(filepath.Join(dir, devDir, "postgres", "data.new", "forever"))
 		return err == nil
 	})

@@ -369,7 +369,7 @@ func TestImportWaits(t *testing.T) {
 	s.fault(`{"operation":"createCategory","effect":"delay","delayMs":2000}`)
 	path = s.file("late.csv", "name\n"+strings.Repeat("y\n", 3)+"z\n")
 	p := begin(t, s.dir, s.environ, "import", path, "--connections", "1", "--resource", "categories")
-	eventually(t, "there is a journal", func() bool { found, _ := filepath.Glob(path + ".*.journal"); return len(found) == 1 })
+	need.Within(t, patience, "there is a journal", func() bool { found, _ := filepath.Glob(path + ".*.journal"); return len(found) == 1 })
 	p.exits(exitFailure, syscall.SIGINT)
 	p.expect("run the same command again to continue")
 	s.fault("")

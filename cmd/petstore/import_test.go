@@ -268,7 +268,7 @@ func TestInterruptedReading(t *testing.T) {
 			read.Close()
 			copies := func() []string { names, _ := filepath.Glob(filepath.Join(temporary, "*")); return names }
 			if strings.HasSuffix(test.args, " --dry-run") { // nobody writes
-				eventually(t, "import waits for the pipe", func() bool { return len(copies()) == 1 })
+				need.Within(t, patience, "import waits for the pipe", func() bool { return len(copies()) == 1 })
 			} else {
 				need.Value(write.Write(make([]byte, 1<<20)))(t) // more than the pipe holds
 			}
@@ -695,7 +695,7 @@ func TestImportAgain(t *testing.T) {
 	}
 	s.fault(`{"operation":"createPet","effect":"delay","delayMs":2000}`)
 	p := begin(t, s.dir, s.environ, "import", path, "--again", "--connections", "1")
-	eventually(t, "the first pet is imported", func() bool { return strings.HasPrefix(s.names(), "a a a") })
+	need.Within(t, patience, "the first pet is imported", func() bool { return strings.HasPrefix(s.names(), "a a a") })
 	p.exits(exitFailure, syscall.SIGINT)
 	p.expect("of 3 rows of " + path + " are imported; run the same command without --again to continue")
 	s.fault("")

@@ -10,6 +10,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // recordedSandbox makes a sandbox on the shared server. It returns the environments of a client of the
@@ -26,7 +27,7 @@ func recordedSandbox(t *testing.T) (own, parent []string, base, id string) {
 // awaitLogs repeats logs until it prints this number of lines, and returns them.
 func awaitLogs(t *testing.T, environ []string, number int, args ...string) (lines []string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("logs %q prints %d lines", args, number), func() bool {
+	need.Within(t, patience, fmt.Sprintf("logs %q prints %d lines", args, number), func() bool {
 		lines = strings.Split(strings.TrimSuffix(must(t, environ, append([]string{"logs"}, args...)...), "\n"), "\n")
 		if len(lines) > number {
 			t.Fatalf("logs %q prints\n%s\nwant %d lines", args, strings.Join(lines, "\n"), number)

@@ -276,7 +276,7 @@ func TestServingRole(t *testing.T) {
 	for range 2 {
 		wantText(t, up, "granted "+role.User.Username()+" the privileges of serve\n", "migrate", "up")
 	}
-	eventually(t, "the server is ready after the grant", func() bool { // it looks at most once a second
+	need.Within(t, patience, "the server is ready after the grant", func() bool { // it looks at most once a second
 		return status(t, base+"/readyz", "") == http.StatusOK
 	})
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
@@ -549,10 +549,6 @@ func (p *process) keepLines(printed <-chan string) {
 
 const patience = 60 * time.Second
 
-// pollInterval is the pause between two looks at something that nothing announces. Each look costs
-// milliseconds of CPU time, which the thing that the test waits for needs.
-const pollInterval = 25 * time.Millisecond
-
 // expect reads output up to the line that contains text, and returns that line.
 func (p *process) expect(text string) string {
 	p.t.Helper()
@@ -620,7 +616,7 @@ func TestServe(t *testing.T) {
 	healthcheck := append(slices.Clone(environ), "PETSTORE_ADDR="+strings.TrimPrefix(base, "http://"))
 	wantOutput(t, healthcheck, "ready\n", "healthcheck")
 	must(t, environ, "key", "revoke", key[:len("petstore_")+8])
-	awaitWithin(t, time.Second, "a revoked key stops", func() bool { return status(t, base+"/pets", key) == http.StatusUnauthorized })
+	need.Within(t, time.Second, "a revoked key stops", func() bool { return status(t, base+"/pets", key) == http.StatusUnauthorized })
 	p.exits(0, syscall.SIGTERM)
 	p.expect("authentication_failed")
 	p.expect("shut down")                                                                                // the last line, which no other line follows
@@ -752,7 +748,7 @@ func TestDevOpensTheReference(t *testing.T) {
 	p := begin(t, dir, append(environ, "PATH="+dir+":"+os.Getenv("PATH")), "dev", "--port", "0", "--open")
 	want := "opened http://localhost" + strings.TrimPrefix(p.address(), "http://127.0.0.1") + "/docs\n"
 	var got []byte
-	eventually(t, "the browser has been started", func() bool { got, _ = os.ReadFile(opened); return got != nil })
+	need.Within(t, patience, "the browser has been started", func() bool { got, _ = os.ReadFile(opened); return got != nil })
 	if string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -783,7 +779,7 @@ func awaitMetric(t *testing.T, admin, name string, want int) string {
 	t.Helper()
 	line := fmt.Sprintf("\n%s %d\n", name, want)
 	var metrics string
-	eventually(t, fmt.Sprintf("the metrics contain %q", line), func() bool {
+	need.Within(t, patience, fmt.Sprintf("the metrics contain %q", line), func() bool {
 		metrics = read(t, admin+"/metrics")
 		return strings.Contains(metrics, line)
 	})

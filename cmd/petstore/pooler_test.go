@@ -11,6 +11,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/need"
 )
 
 // TestServeBehindAPooler: serve says what the role lacks. With those settings it serves,
@@ -49,7 +50,7 @@ func TestServeBehindAPooler(t *testing.T) {
 			}
 			wantStatus(t, base+"/pets", key, http.StatusOK)
 			must(t, environ, "key", "revoke", key[:len("petstore_")+8])
-			awaitWithin(t, time.Second, "a revoked key stops", func() bool { return status(t, base+"/pets", key) == http.StatusUnauthorized })
+			need.Within(t, time.Second, "a revoked key stops", func() bool { return status(t, base+"/pets", key) == http.StatusUnauthorized })
 			p.exits(0, syscall.SIGTERM)
 		})
 	}
@@ -58,7 +59,7 @@ func TestServeBehindAPooler(t *testing.T) {
 // awaitListener waits until the program listens for revoked keys.
 func (p *process) awaitListener(database *pgtest.Database) {
 	p.t.Helper()
-	eventually(p.t, "the program listens", func() (listening bool) {
+	need.Within(p.t, patience, "the program listens", func() (listening bool) {
 		return pgtest.Read[bool](p.t, database.Pool, `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name = 'petstore listen' AND (query LIKE 'LISTEN%' OR query LIKE '-- ping%'))`)
 	})

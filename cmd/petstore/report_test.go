@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"petstore/internal/report"
+	"petstore/internal/tools/need"
 )
 
 // TestReport prints the report on a sandbox in all forms. The exit code depends on --fail-on.
@@ -20,7 +21,7 @@ func TestReport(t *testing.T) {
 	must(t, own, "api", "/pets?limit=1")
 	must(t, own, "api", "/pets/1") // is deprecated
 	var r report.Report
-	eventually(t, "the report has both requests", func() bool {
+	need.Within(t, patience, "the report has both requests", func() bool {
 		r = fromJSON[report.Report](t, must(t, own, "report", "--json"))
 		return r.Requests >= 2
 	})

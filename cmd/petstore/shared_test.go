@@ -17,7 +17,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"petstore/db"
 	"petstore/internal/api"
@@ -208,25 +207,6 @@ func readFile(t *testing.T, path string) string {
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	need.OK(t, os.WriteFile(path, []byte(text), 0o600))
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	awaitWithin(t, patience, what, holds)
-}
-
-// awaitWithin is [eventually] with a time.
-func awaitWithin(t *testing.T, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); ; <-time.After(pollInterval) {
-		began := time.Now()
-		if holds() {
-			return
-		}
-		if began.After(deadline) { // a response to an earlier request may come late
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
 }
 
 // movingServer is a server that a test replaces by others with the same database, behind a proxy.

@@ -248,7 +248,7 @@ func TestInjectedFaults(t *testing.T) {
 	orders := httpRequest{method: http.MethodGet, url: base + "/store/orders", key: key}
 	go func() { delayed <- orders.tryOK(t.Context(), http.DefaultClient) }()
 	// The delay has begun when the rule has counted the request.
-	eventually(t, "the delay has begun", func() bool {
+	need.Within(t, patience, "the delay has begun", func() bool {
 		return strings.Contains(get(t, base+"/sandboxes/current/faults", key).body, `"delayMs":10000,"matched":1`)
 	})
 	p.exits(0, syscall.SIGTERM)

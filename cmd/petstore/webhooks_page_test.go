@@ -45,11 +45,11 @@ func TestWebhooksPage(t *testing.T) {
 	s.want(commands[3], `"message":"Hello, webhook!"`)
 	expectEvents(t, requests, []string{"message.queued"}, first)
 	read := commands[3][strings.LastIndex(commands[3], "curl "):]
-	eventually(t, "the message is delivered", func() bool { return strings.Contains(s.run(read), `"status":"delivered"`) })
+	need.Within(t, patience, "the message is delivered", func() bool { return strings.Contains(s.run(read), `"status":"delivered"`) })
 	s.want(commands[4], `"status":"disabled","disabledReason":"manual"`, `"name":"Dogs `, `"status":"enabled"`)
 	s.want(commands[5], `{"deliveries":2}`)
 	expectEvents(t, requests, []string{"message.queued", "category.created"}, first)
-	eventually(t, "the deliveries have ended", func() (released bool) { // else they use the secret for a second
+	need.Within(t, patience, "the deliveries have ended", func() (released bool) { // else they use the secret for a second
 		err := database.Pool.QueryRow(t.Context(), "SELECT lease_until IS NULL FROM webhooks WHERE url = $1", url).Scan(&released)
 		return err == nil && released
 	})

@@ -122,27 +122,6 @@ func TestPublicOperations(t *testing.T) {
 	}
 }
 
-// eventually repeats a check until it succeeds, and fails the test after this time.
-func eventually(t testing.TB, within time.Duration, so func() bool) {
-	t.Helper()
-	awaitThat(t, within, "the condition", so)
-}
-
-// awaitThat is [eventually], and its failure says what is so.
-func awaitThat(t testing.TB, within time.Duration, what string, so func() bool) {
-	t.Helper()
-	deadline := time.After(within)
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-	for !so() {
-		select {
-		case <-again.C:
-		case <-deadline:
-			t.Fatalf("not within %s: %s", within, what)
-		}
-	}
-}
-
 // listen receives notifications of revoked keys until the test ends, wired as in `petstore serve`.
 func (p *petstore) listen() {
 	p.t.Helper()

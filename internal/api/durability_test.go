@@ -29,7 +29,7 @@ func (p *petstore) withoutStandby() (back func()) {
 		}
 		return err
 	})
-	p.until("a commit waits for the standby", func() bool {
+	need.Within(p.t, 30*time.Second, "a commit waits for the standby", func() bool {
 		return pgtest.Read[bool](p.t, p.db, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
 	})
 	return func() {
@@ -38,12 +38,6 @@ func (p *petstore) withoutStandby() (back func()) {
 		set("")
 		need.OK(p.t, ended())
 	}
-}
-
-// until waits for a condition and fails the test after 30 seconds.
-func (p *petstore) until(what string, so func() bool) {
-	p.t.Helper()
-	awaitThat(p.t, 30*time.Second, what, so)
 }
 
 // TestRetriesWaitForTheStandby: while the synchronous standby is away, the server does not
@@ -66,7 +60,7 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 	back := p.withoutStandby()
 	// The server may still be ending an earlier transaction, which holds the Idempotency-Key.
 	send := func(p *petstore) (sent *response) {
-		p.until("the Idempotency-Key is free", func() bool {
+		need.Within(p.t, 30*time.Second, "the Idempotency-Key is free", func() bool {
 			sent = p.under("key", "/messages", object{"message": "hello"})
 			return sent.status != 409
 		})
@@ -82,7 +76,7 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 		hasty.del(pet).wantError(503, "unavailable")
 		hasty.put(stock, object{"quantity": 7}).wantError(503, "unavailable")
 	}
-	p.until("all cut-off transactions commit on the primary", func() bool {
+	need.Within(p.t, 30*time.Second, "all cut-off transactions commit on the primary", func() bool {
 		wait() // again if one timed out at the locks of another
 		return p.count("messages") > 0 && p.count("api_keys", "revoked_at IS NOT NULL") > 0 && p.count("sandbox_faults") == 0 &&
 			p.count("orders")+p.count("pets", "name = 'Bello'") == 0 && p.count("inventory", "quantity = 7") > 0

@@ -373,7 +373,7 @@ func TestWaitForEvents(t *testing.T) {
 	pet := p.newPet("Rex", 10)
 	_, next := p.feed("/events")
 	waiting := p.waitFor(next + "&type=order.placed")
-	p.until("a request waits", func() bool { return p.server.WaitingForEvents() == 1 })
+	need.Within(p.t, 30*time.Second, "a request waits", func() bool { return p.server.WaitingForEvents() == 1 })
 	p.put(fmt.Sprintf("/store/inventory/%d", pet), object{"quantity": 5}).want(200) // of another type
 	id := p.newOrder(pet, 1)
 	got := waiting()
@@ -503,7 +503,7 @@ func TestStreamsEnd(t *testing.T) {
 	p.revoke(id)
 	revoked.wantEnd()
 	waiting := p.waitFor(next)
-	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
+	need.Within(p.t, 30*time.Second, "a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
 	p.server.ShutDown()
 	kept.wantEnd()
 	need.Same(t, "[]", string(waiting().want(200).body), "the response to the waiting request")
@@ -571,7 +571,7 @@ func TestStreamHoldsNoPlace(t *testing.T) {
 	for range 3 {
 		p.stream("/events?after=latest")
 	}
-	p.until("the streams wait", func() bool { return p.server.WaitingForEvents() == 3 })
+	need.Within(p.t, 30*time.Second, "the streams wait", func() bool { return p.server.WaitingForEvents() == 3 })
 	p.get("/pets").want(200)
 }
 

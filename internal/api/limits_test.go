@@ -485,7 +485,7 @@ func TestPlacesInProgress(t *testing.T) {
 		for i := 1; i < places; i++ {
 			received[i] = p.as(keys[i]).begin("GET", "/store/orders/1", nil)
 		}
-		eventually(t, 8*time.Second, func() bool { return p.waiting() == places })
+		need.Within(t, 8*time.Second, "the statements of all places wait", func() bool { return p.waiting() == places })
 		eachOperation(t, func(t *testing.T, o operation) {
 			t.Helper()
 			p.in(t).as(keys[places]).ask(o).wantRejected(503, "unavailable")
@@ -869,7 +869,7 @@ func TestExpensiveRequests(t *testing.T) {
 	p.as(third).do("GET", "/messages", nil, "Prefer", "count=exact").wantRejected(503, "unavailable")
 	p.as(third).get("/messages").want(200)
 	summary(third)
-	eventually(t, 8*time.Second, p.server.IsCountWaiting)
+	need.Within(t, 8*time.Second, "a count waits", p.server.IsCountWaiting)
 	release()
 	for _, receive := range summaries {
 		receive().want(200)
@@ -1087,7 +1087,7 @@ func TestSlowReaders(t *testing.T) {
 	p.get("/messages/" + decode[[]message](p.as(another).get(page).want(200))[0].ID).want(200)
 	p.as(another).get(page).want(200)
 	leave()
-	eventually(t, 30*time.Second, func() bool { return !rejected() })
+	need.Within(t, 30*time.Second, "requests are not rejected", func() bool { return !rejected() })
 	p.get(recorded).want(200)
 }
 
@@ -1113,6 +1113,6 @@ func TestSlowReadersAreClosed(t *testing.T) {
 		p.slowReader("/messages?limit=6") // 100 KB, so 3.5 s
 	}
 	p.as("").slowReader("/openapi.json") // 9 s
-	eventually(t, 8*time.Second, func() bool { return open.Load() == readers })
-	eventually(t, time.Minute, func() bool { return open.Load() == 0 })
+	need.Within(t, 8*time.Second, "all readers have a connection", func() bool { return open.Load() == readers })
+	need.Within(t, time.Minute, "no reader has a connection", func() bool { return open.Load() == 0 })
 }

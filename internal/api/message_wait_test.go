@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -44,7 +45,7 @@ func (p *petstore) endMessage(path, status string) {
 // waits waits until a number of requests wait.
 func (p *petstore) waits(number int) {
 	p.t.Helper()
-	p.until("requests wait", func() bool { return p.server.WaitingForEvents() == number })
+	need.Within(p.t, 30*time.Second, "requests wait", func() bool { return p.server.WaitingForEvents() == number })
 }
 
 // TestWaitForMessage: a request waits while its message is queued. It ends when the worker
@@ -131,7 +132,7 @@ func TestMessageWaitIsCutShort(t *testing.T) {
 	revoked := p.as(key).waitFor(path)
 	p.waits(1)
 	p.revoke(id)
-	p.until("the key is revoked", func() bool { return p.as(key).get("/pets").status == 401 })
+	need.Within(p.t, 30*time.Second, "the key is revoked", func() bool { return p.as(key).get("/pets").status == 401 })
 	p.newPet("Rex", 1) // the waiting request looks again
 	revoked().wantError(401, "invalid_api_key")
 

@@ -187,7 +187,7 @@ var mistakes = []struct {
 				response.Body.Close()
 			}
 		}()
-		p.until("the request is delayed", func() bool { return p.matched()[0] == 1 })
+		need.Within(p.t, 30*time.Second, "the request is delayed", func() bool { return p.matched()[0] == 1 })
 		leave()
 		<-left
 	}},
@@ -429,7 +429,7 @@ func TestMistakeWithLimits(t *testing.T) {
 // retried sends a request until it is not refused any more.
 func (p *program) retried(method, path string, body any) (got *response) {
 	p.t.Helper()
-	eventually(p.t, 10*time.Second, func() bool {
+	need.Within(p.t, 10*time.Second, "the report has the verdict", func() bool {
 		got = p.do(method, path, body)
 		return got.status != 429
 	})

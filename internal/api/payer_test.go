@@ -59,7 +59,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 			for i := range share {
 				open(clients[i%len(clients)])
 			}
-			eventually(t, 20*time.Second, func() bool { return p.server.WaitingForEvents() == share })
+			need.Within(t, 20*time.Second, "all places of the payer are in use", func() bool { return p.server.WaitingForEvents() == share })
 			for _, client := range clients {
 				client.do("GET", "/events?after=latest", nil, "Accept", accept, "Prefer", "wait=30").wantRejected(429, "too_many_concurrent_requests")
 			}
@@ -67,9 +67,9 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 				clients[2].do("GET", ownRecord+"?operation=listPets&cursor=x", nil, "Prefer", "wait=30").wantError(400, "invalid_cursor")
 			}
 			open(other)
-			eventually(t, 10*time.Second, func() bool { return p.server.WaitingForEvents() == share+1 })
+			need.Within(t, 10*time.Second, "the request of the other payer waits", func() bool { return p.server.WaitingForEvents() == share+1 })
 			cancel()
-			eventually(t, 20*time.Second, func() bool { return p.server.WaitingForEvents() == 0 })
+			need.Within(t, 20*time.Second, "no request waits", func() bool { return p.server.WaitingForEvents() == 0 })
 		})
 	}
 }
@@ -138,7 +138,7 @@ func TestOneDecodingAtATime(t *testing.T) {
 		}
 		cancel()
 		proceed()
-		eventually(t, 10*time.Second, p.server.Decodings().IsContended)
+		need.Within(t, 10*time.Second, "a decoding waits", p.server.Decodings().IsContended)
 		one[1].do("POST", "/categories", padded("", largeFrom-1)).want(400)
 		other[0].do("POST", "/categories", padded("", largeFrom)).want(400)
 		p.server.Decodings().Give(payer, 1)

@@ -35,7 +35,7 @@ func TestRecordIsLimited(t *testing.T) {
 				p.get(test.path)
 			}
 			var got counts
-			eventually(t, 20*time.Second, func() bool {
+			need.Within(t, 20*time.Second, "all requests are counted", func() bool {
 				if err := p.db.QueryRow(t.Context(), "SELECT last_number, dropped FROM exchange_logs WHERE account_id = $1", p.sandboxID).Scan(&got.Recorded, &got.Dropped); err != nil {
 					return false
 				}

@@ -57,7 +57,7 @@ func (p *petstore) inSandbox(sample string) *petstore {
 // record returns the record of the sandbox, newest first, when it has this number of exchanges.
 func (p *petstore) record(number int) (all []recorded) {
 	p.t.Helper()
-	eventually(p.t, 20*time.Second, func() bool {
+	need.Within(p.t, 20*time.Second, "the record has all exchanges", func() bool {
 		all = decode[[]recorded](p.get(ownRecord).want(200))
 		return len(all) >= number
 	})
@@ -340,7 +340,7 @@ func TestRecordWaits(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)
 	waiting := []func() *response{p.waitFor(ownRecord + "?status=404&after=latest"), p.waitFor(ownRecord + "?status=404&after=latest")}
-	eventually(t, 5*time.Second, func() bool { return p.server.WaitingForRecords() == 2 })
+	need.Within(t, 5*time.Second, "both requests wait", func() bool { return p.server.WaitingForRecords() == 2 })
 	p.get("/pets/1").want(200)
 	p.get("/pets/4711").want(404)
 	for _, received := range waiting {
@@ -382,7 +382,7 @@ func TestWaitReadsOnce(t *testing.T) {
 	p := sandbox.with(func(o *api.Options) { o.DB = pool })
 	p.recordRequests(p.sandboxID, 1, 5)
 	received := p.waitFor(ownRecord + "?status=404")
-	p.until("the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
+	need.Within(p.t, 30*time.Second, "the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
 	p.get("/pets/4711").want(404)
 	received().want(200)
 	need.Same(t, 5, last.Load(), "the number after which the last look reads")
@@ -395,7 +395,7 @@ func TestStreamAfterALoss(t *testing.T) {
 	p := start(t).inSandbox(stores.SampleEmpty)
 	p.recordRequests(p.sandboxID, 1, 2)
 	stream := p.stream(ownRecord, "Last-Event-ID", fmt.Sprintf("req_%d_5", p.sandboxID))
-	p.until("the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
+	need.Within(p.t, 30*time.Second, "the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
 	p.recordRequests(p.sandboxID, 3, 3)
 	stream.wantNext("id", fmt.Sprintf("req_%d_3", p.sandboxID))
 }
@@ -409,7 +409,7 @@ func TestPagesAfterLatest(t *testing.T) {
 		p := parent.inSandbox(stores.SampleEmpty)
 		p.recordRequests(p.sandboxID, 1, before)
 		waiting := p.waitFor(ownRecord + "?after=latest&limit=1")
-		eventually(t, 5*time.Second, func() bool { return p.server.WaitingForRecords() == 1 })
+		need.Within(t, 5*time.Second, "the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
 		p.recordRequests(p.sandboxID, before+1, before+3)
 		var want, got []string
 		for n := before + 3; n > before; n-- {
@@ -463,7 +463,7 @@ func TestStreamOfAGoneSandboxEnds(t *testing.T) {
 	sandbox := p.newSandbox("short", stores.SampleEmpty)
 	stream := p.stream(sandbox.path() + "/requests")
 	stream.wantLine("retry: 1000")
-	p.until("the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
+	need.Within(p.t, 30*time.Second, "the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
 	passed.Add(int64(10 * time.Second))
 	stream.wantLine(":")
 	p.del(sandbox.path()).want(204)
@@ -482,7 +482,7 @@ func TestWaitForAGoneSandbox(t *testing.T) {
 	p := start(t).with(func(*api.Options) {})
 	sandbox := p.newSandbox("short", stores.SampleEmpty)
 	received := p.waitFor(sandbox.path() + "/requests?after=latest")
-	p.until("the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
+	need.Within(p.t, 30*time.Second, "the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
 	p.del(sandbox.path()).want(204)
 	p.server.ShutDown() // ends the wait
 	received().wantError(404, "sandbox_not_found")

@@ -46,7 +46,7 @@ func startReplicated(t *testing.T, tracers ...pgx.QueryTracer) *replicated {
 	t.Cleanup(replicas.Close)
 	need.Background(p.t, replicas.Run)
 	r := &replicated{p.with(func(o *api.Options) { o.Replicas = replicas }), pair, replicas}
-	eventually(t, catchUpTime, func() bool { return replicas.Status(0).InRotation })
+	need.Within(t, catchUpTime, "the replica is in rotation", func() bool { return replicas.Status(0).InRotation })
 	return r
 }
 
@@ -101,7 +101,7 @@ func (r *replicated) want(path, consistency, text string, byReplica bool) {
 // awaitReplica waits until the replica serves a GET with a token. Every response must have the text.
 func (r *replicated) awaitReplica(path, token, text string) {
 	r.t.Helper()
-	eventually(r.t, catchUpTime, func() bool {
+	need.Within(r.t, catchUpTime, "the replica serves the read", func() bool {
 		resp, byReplica := r.read(path, token)
 		if !strings.Contains(string(resp.want(200).body), text) {
 			r.t.Fatalf("%s is stale: %s", resp.what, resp.body)

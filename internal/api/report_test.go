@@ -25,7 +25,7 @@ const ownReport = "/sandboxes/current/report"
 // tests of the account also ask for reports, of which one runs at a time.
 func (p *petstore) report(requests int) (r report.Report) {
 	p.t.Helper()
-	eventually(p.t, 20*time.Second, func() bool {
+	need.Within(p.t, 20*time.Second, "the report has all requests", func() bool {
 		got := p.get(ownReport)
 		if got.status == http.StatusTooManyRequests {
 			return false
@@ -187,7 +187,7 @@ func TestReportOnClocks(t *testing.T) {
 			order("b")
 			parent.post(fmt.Sprintf("/sandboxes/sbx_%d/reset", p.sandboxID), nil).want(204) // not in the record
 			order("c")
-			eventually(t, 20*time.Second, func() bool { // a busy machine compares the clocks less exactly
+			need.Within(t, 20*time.Second, "the report has the verdict", func() bool { // a busy machine compares the clocks less exactly
 				judged := p.report(4)
 				return verdict(judged, "order_once").Status == report.Passed && verdict(judged, "retry_same_key").Status == report.Passed
 			})

@@ -418,6 +418,6 @@ func runSamples(t *testing.T, in map[string]*interpreter, samples []sample) {
 			p.wantExample(s, output)
 		}
 		// a client can have a long response before the server logs the request
-		eventually(t, 5*time.Second, func() bool { return p.succeeded(s.method, s.path) == i+1 })
+		need.Within(t, 5*time.Second, "the sample has succeeded", func() bool { return p.succeeded(s.method, s.path) == i+1 })
 	}
 }

@@ -469,14 +469,14 @@ func TestResetWhileOthersWrite(t *testing.T) {
 		defer mu.Unlock()
 		return len(written)
 	}
-	eventually(t, 20*time.Second, func() bool { return count() > 10*writers })
+	need.Within(t, 20*time.Second, "clients write", func() bool { return count() > 10*writers })
 	var began, ended time.Time
 	for range 3 {
 		began = time.Now()
 		p.post(one.path()+"/reset", nil).want(204)
 		ended = time.Now()
 		seen := count()
-		eventually(t, 20*time.Second, func() bool { return count() > seen+writers })
+		need.Within(t, 20*time.Second, "clients write after the reset", func() bool { return count() > seen+writers })
 	}
 	stop()
 	group.Wait()
@@ -551,7 +551,7 @@ func TestDeletionWhileRequestsRun(t *testing.T) {
 			})
 		}
 	}
-	eventually(t, 20*time.Second, func() bool { return succeeded.Load() > 50 })
+	need.Within(t, 20*time.Second, "requests succeed", func() bool { return succeeded.Load() > 50 })
 	p.del(one.path()).want(204)
 	clients.Wait()
 	stop()

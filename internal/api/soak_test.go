@@ -112,11 +112,11 @@ func testLostWorker(t *testing.T, how pgtest.Outage) {
 		done = append(done, b.done.Load())
 	}
 	for i, b := range buyers {
-		eventually(t, time.Minute, func() bool { return b.done.Load() > done[i]+10 })
+		need.Within(t, time.Minute, "each bot works", func() bool { return b.done.Load() > done[i]+10 })
 	}
 	t.Logf("all accounts go on %s after the worker", (time.Since(began) - lostFor).Round(100*time.Millisecond))
 	managedBefore := managed.Load()
-	eventually(t, time.Minute, func() bool { return managed.Load() > managedBefore })
+	need.Within(t, time.Minute, "the manager works", func() bool { return managed.Load() > managedBefore })
 	stop()
 	running.Wait()
 	for _, b := range buyers {

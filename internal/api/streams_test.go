@@ -33,7 +33,7 @@ func TestEventsOfAnotherProcess(t *testing.T) {
 	_, next := p.feed("/events")
 	stream := p.stream("/events?after=latest")
 	waiting := p.waitFor(next)
-	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
+	need.Within(p.t, 30*time.Second, "a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
 	for range orders {
 		other.newOrder(pet, 1)
 	}
@@ -88,7 +88,7 @@ func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
 	limited.client.Transport.(*http.Transport).DisableCompression = true
 	limited.get("/pets").want(200)
 	stream, waiting := limited.stream("/events?after=latest"), limited.waitFor(next)
-	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
+	need.Within(p.t, 30*time.Second, "a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
 	// This takes longer than the timeouts, and reads the page after them.
 	need.Same(t, "[]", string(limited.do("GET", next, nil, "Prefer", "wait=4").want(200).body),
 		"the page after the wait")
@@ -151,7 +151,7 @@ func TestSilentStreams(t *testing.T) { //nolint:paralleltest // it measures the 
 			stream.wantNext("id", p.eventID(n, 7))
 		}
 	}
-	p.until("the streams wait", func() bool { return p.server.WaitingForEvents() == streams })
+	need.Within(p.t, 30*time.Second, "the streams wait", func() bool { return p.server.WaitingForEvents() == streams })
 	if grown := heap() - before; grown > most {
 		t.Errorf("%d silent streams need %d bytes", streams, grown)
 	}
@@ -163,7 +163,7 @@ func TestRevokedWhileWaiting(t *testing.T) {
 	p := start(t)
 	id, key := p.issue(auth.Read, nil)
 	received := p.as(key).begin("GET", "/events?after=latest", nil, "Prefer", "wait=5")
-	p.until("the request waits", func() bool { return p.server.WaitingForEvents() == 1 })
+	need.Within(p.t, 30*time.Second, "the request waits", func() bool { return p.server.WaitingForEvents() == 1 })
 	p.revoke(id)
 	received().wantError(401, "invalid_api_key")
 }
@@ -179,7 +179,7 @@ func TestSlowStream(t *testing.T) {
 	slow := p.as(key).slowReader("/events", "Accept", "text/event-stream")
 	other := p.stream("/events?after=" + p.eventID(events-1, 7))
 	other.wantNext("id", p.eventID(events, 7))
-	p.until("the stream has ended", func() bool { return strings.Count(p.log.String(), `"route":"/events"`) == 1 })
+	need.Within(p.t, 30*time.Second, "the stream has ended", func() bool { return strings.Count(p.log.String(), `"route":"/events"`) == 1 })
 	last, received := readSlowly(p, slow)
 	if received == 0 || received == events {
 		t.Fatalf("the client has received %d events of %d before the end", received, events)
@@ -232,7 +232,7 @@ func TestHeartbeats(t *testing.T) {
 	before, next := p.feed("/events")
 	stream := busy.stream(next + "&type=message.queued")
 	stream.wantLine("retry: 1000")
-	p.until("the stream waits", func() bool { return busy.server.WaitingForEvents() == 1 })
+	need.Within(p.t, 30*time.Second, "the stream waits", func() bool { return busy.server.WaitingForEvents() == 1 })
 
 	heartbeats := make(chan string, 1)
 	go func() {
@@ -303,7 +303,7 @@ func TestRevokedWhileCatchingUp(t *testing.T) {
 	need.OK(t, err)
 	defer opened.Body.Close()
 	p.revoke(id)
-	p.until("the key has ended", func() bool {
+	need.Within(p.t, 30*time.Second, "the key has ended", func() bool {
 		refused, err := p.as(key).try("GET", "/account", nil)
 		return err == nil && refused.status == 401
 	})
@@ -327,7 +327,7 @@ func TestStreamAfterALostConnection(t *testing.T) {
 	stream.wantLine("retry: 1000")
 	release := p.lockTable("account_state", 0, func() {})
 	account := p.accountID()
-	p.until("the stream reads", func() bool {
+	need.Within(p.t, 30*time.Second, "the stream reads", func() bool {
 		p.server.Announce(account)
 		return p.terminate("query LIKE '%FeedEnd :one%' AND wait_event_type = 'Lock'") > 0
 	})
@@ -352,8 +352,8 @@ func TestCleanEndOfStream(t *testing.T) {
 	stream := p.stream(next)
 	stream.wantLine("retry: 1000")
 	sent := time.Now()
-	p.until("the time to read has passed", func() bool { return time.Since(sent) > 2*pause })
-	p.until("the stream waits", func() bool { return p.server.WaitingForEvents() == 1 })
+	need.Within(p.t, 30*time.Second, "the time to read has passed", func() bool { return time.Since(sent) > 2*pause })
+	need.Within(p.t, 30*time.Second, "the stream waits", func() bool { return p.server.WaitingForEvents() == 1 })
 	p.server.ShutDown()
 	if rest, err := io.ReadAll(stream.body); err != nil {
 		t.Errorf("the stream ends with %q: %v", rest, err)

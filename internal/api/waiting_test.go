@@ -11,6 +11,7 @@ import (
 	"petstore/internal/auth"
 	feedevent "petstore/internal/event"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/need"
 )
 
 // TestLockedPetsOfOtherAccounts: another program keeps a pet of each of several accounts
@@ -96,7 +97,7 @@ func watch(t *testing.T, query string, streams int, same bool) *watchers {
 			}
 			client.stream(target(i))
 		}
-		w.until("the streams wait", func() bool { return w.waiting() == streams })
+		need.Within(w.t, 30*time.Second, "the streams wait", func() bool { return w.waiting() == streams })
 	})
 	return w
 }
@@ -119,9 +120,9 @@ func TestReadsOfStreams(t *testing.T) {
 			t.Parallel()
 			w := watch(t, query, streams, false)
 			w.change()
-			w.until("a read that took too long is repeated", func() bool { return w.reads() > most })
+			need.Within(w.t, 30*time.Second, "a read that took too long is repeated", func() bool { return w.reads() > most })
 			w.pass()
-			w.until("all streams wait again", func() bool { return w.waiting() == streams })
+			need.Within(w.t, 30*time.Second, "all streams wait again", func() bool { return w.waiting() == streams })
 			w.wantAtMost(most)
 		})
 	}
@@ -147,7 +148,7 @@ func TestReadsOfMessages(t *testing.T) {
 			}
 			return nil
 		}
-		w.until("others read after them", func() bool { return w.reads() > most })
+		need.Within(w.t, 30*time.Second, "others read after them", func() bool { return w.reads() > most })
 		w.pass()
 		return nil
 	})
@@ -225,7 +226,7 @@ func TestHangingReadsOfTwoPayers(t *testing.T) {
 				other.get("/messages").want(200)
 				return nil
 			}
-			w.until("both accounts have two reads", func() bool { return w.reads() == 4 })
+			need.Within(w.t, 30*time.Second, "both accounts have two reads", func() bool { return w.reads() == 4 })
 			w.pass()
 			return nil
 		})
@@ -242,9 +243,9 @@ func TestStreamsShareReads(t *testing.T) {
 			t.Parallel()
 			w := watch(t, query, streams, true)
 			w.change()
-			w.until("a second read begins because the first takes long", func() bool { return w.reads() > 1 })
+			need.Within(w.t, 30*time.Second, "a second read begins because the first takes long", func() bool { return w.reads() > 1 })
 			w.pass()
-			w.until("all streams wait again", func() bool { return w.waiting() == streams })
+			need.Within(w.t, 30*time.Second, "all streams wait again", func() bool { return w.waiting() == streams })
 			if got := w.reads(); got > streams/2 {
 				t.Errorf("%d streams took %d statements", streams, got)
 			}

@@ -229,7 +229,7 @@ cd "$2" && mkfifo forever && echo $$ >pid.new && mv pid.new pid && read line <fo
 	t.Cleanup(func() { _ = syscall.Kill(initdb, syscall.SIGKILL) })
 	kill(t, owner.Process.Pid)
 	_ = owner.Wait() // it was killed
-	eventually(t, "initdb has ended", func() bool { return isFree(t, filepath.Join(dir, "cluster")) })
+	need.Within(t, 20*time.Second, "initdb has ended", func() bool { return isFree(t, filepath.Join(dir, "cluster")) })
 }
 
 // TestDataOfRoot needs root: other users do not run the server as somebody else.
@@ -301,7 +301,7 @@ func child(t *testing.T, dir string) *exec.Cmd {
 // waitForLock returns when no server of the directory runs.
 func waitForLock(t *testing.T, dir string) {
 	t.Helper()
-	eventually(t, "the server has ended", func() bool { return isFree(t, dir) })
+	need.Within(t, 20*time.Second, "the server has ended", func() bool { return isFree(t, dir) })
 }
 
 // isFree reports whether no process of a cluster in the directory runs.
@@ -319,26 +319,10 @@ func isFree(t *testing.T, dir string) bool {
 // waitForFile returns when a file exists.
 func waitForFile(t *testing.T, name string) {
 	t.Helper()
-	eventually(t, name+" exists", func() bool {
+	need.Within(t, 20*time.Second, name+" exists", func() bool {
 		_, err := os.Stat(name)
 		return err == nil
 	})
-}
-
-// eventually waits for a condition that nothing announces.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(20 * time.Second)
-	for !condition() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Errorf("false after 20 s: %s", what)
-			return
-		}
-	}
 }
 
 // query runs a statement and returns its first value as text.

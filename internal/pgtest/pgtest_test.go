@@ -196,7 +196,7 @@ func TestRunsShareOneServer(t *testing.T) {
 	}
 	const old = "0123456789abcdef" // hash of other migrations
 	need.Value(postgres.Exec(t.Context(), "CREATE DATABASE "+template[0][:len(template[0])-len(old)]+old+" IS_TEMPLATE true"))(t)
-	eventually(t, "the first runs have left the server", func() bool {
+	need.Within(t, 20*time.Second, "the first runs have left the server", func() bool {
 		return len(pgtest.List[string](t, postgres, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'")) == 0
 	})
 	next := user.run()
@@ -249,7 +249,7 @@ func TestForeignServer(t *testing.T) {
 	if failed.passed || !strings.Contains(failed.output, "until the next run: "+failed.url) || !exists(t, failed.url) {
 		t.Errorf("a failed test does not keep its database:\n%s", failed.output)
 	}
-	eventually(t, "the next run drops it", func() bool { return user.run().passed && !exists(t, failed.url) })
+	need.Within(t, 20*time.Second, "the next run drops it", func() bool { return user.run().passed && !exists(t, failed.url) })
 
 	prefix := regexp.MustCompile("petstore_test_[0-9a-f]{8}_").FindString(failed.url)
 	left := pgtest.List[string](t, server.Pool, "SELECT datname::text FROM pg_database WHERE starts_with(datname, $1)", prefix)
@@ -351,7 +351,7 @@ func (u *user) files(name string) []string {
 
 func (u *user) waitForEnd() {
 	u.t.Helper()
-	eventually(u.t, "the server has ended and deleted its data", func() bool { return len(u.files("*")) == 0 })
+	need.Within(u.t, 20*time.Second, "the server has ended and deleted its data", func() bool { return len(u.files("*")) == 0 })
 }
 
 // result is the result of one process of tests.
@@ -431,19 +431,4 @@ func exists(t *testing.T, url string) bool {
 		conn.Close(t.Context())
 	}
 	return err == nil
-}
-
-// eventually waits for a condition that nothing announces.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(20 * time.Second)
-	for !condition() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("false after 20 s: %s", what)
-		}
-	}
 }

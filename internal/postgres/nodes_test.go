@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -61,7 +62,7 @@ func newNodesTest(t *testing.T, maxConns int) *nodesTest {
 	for postgres.HashOf(n.second) < 0 {
 		n.second++
 	}
-	eventually(t, "the nodes are known", func() bool { return pool.NodeOf(1) != nil })
+	need.Within(t, 10*time.Second, "the nodes are known", func() bool { return pool.NodeOf(1) != nil })
 	return n
 }
 
@@ -119,7 +120,7 @@ func TestFrozenNode(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "half of the connections are in use", func() bool { return n.Pool().Stat().AcquiredConns() >= maxConns/2 })
+	need.Within(t, 10*time.Second, "half of the connections are in use", func() bool { return n.Pool().Stat().AcquiredConns() >= maxConns/2 })
 	for range 100 {
 		if err := n.run(n.first); err != nil {
 			t.Errorf("a statement for the other node: %v", err)
@@ -136,7 +137,7 @@ func TestFrozenNode(t *testing.T) {
 	}
 	release(taken)
 	thaw()
-	eventually(t, "the node works", func() bool { return n.run(n.second) == nil })
+	need.Within(t, 10*time.Second, "the node works", func() bool { return n.run(n.second) == nil })
 	if n.HasLostNode() {
 		t.Error("the node is still lost")
 	}
@@ -153,7 +154,7 @@ func TestFrozenCoordinator(t *testing.T) {
 	}
 	n.proxy.swallow(false)
 	thaw()
-	eventually(t, "the node works", func() bool { return n.run(n.second) == nil })
+	need.Within(t, 10*time.Second, "the node works", func() bool { return n.run(n.second) == nil })
 }
 
 // TestStuckLook: a look at the shards ends although the database does not respond.
@@ -164,7 +165,7 @@ func TestStuckLook(t *testing.T) {
 	pgtest.Exec(t, tx, "LOCK TABLE pg_dist_shard")
 	var log lines
 	need.Background(t, func(ctx context.Context) { n.FollowNodes(ctx, slog.New(slog.NewTextHandler(&log, nil))) })
-	eventually(t, "the look has failed", func() bool { return strings.Contains(log.String(), "could not read which node") })
+	need.Within(t, 10*time.Second, "the look has failed", func() bool { return strings.Contains(log.String(), "could not read which node") })
 }
 
 // TestDeadNode: an error of a connection to a node shows that the node is dead, so that others
@@ -173,10 +174,10 @@ func TestDeadNode(t *testing.T) {
 	t.Parallel()
 	n := newNodesTest(t, 4)
 	pgtest.Exec(t, n, "INSERT INTO dead VALUES (2)")
-	eventually(t, "the node is lost", func() bool { return n.run(n.second) != nil && n.HasLostNode() })
+	need.Within(t, 10*time.Second, "the node is lost", func() bool { return n.run(n.second) != nil && n.HasLostNode() })
 	n.wantLost()
 	pgtest.Exec(t, n, "DELETE FROM dead")
-	eventually(t, "the node works", func() bool { return n.run(n.second) == nil })
+	need.Within(t, 10*time.Second, "the node works", func() bool { return n.run(n.second) == nil })
 }
 
 // TestNoNodes: on a database that is not sharded, contexts stay as they are.

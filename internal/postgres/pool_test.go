@@ -41,21 +41,6 @@ func mute(t *testing.T) string {
 	return "postgres://petstore@" + silent + "/petstore?sslmode=disable"
 }
 
-// eventually repeats a check until it succeeds, and fails the test after ten
-// seconds.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	deadline, again := time.After(10*time.Second), time.NewTicker(25*time.Millisecond)
-	defer again.Stop()
-	for !so() {
-		select {
-		case <-again.C:
-		case <-deadline:
-			t.Fatalf("%s: not within 10 s", what)
-		}
-	}
-}
-
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"://", "postgres://localhost:x/", "postgres://localhost/?sslmode=perhaps"} {
@@ -73,14 +58,14 @@ func TestStatementsMayEnd(t *testing.T) {
 	owner, db := open(t, url, 1), open(t, url, 1)
 	pgtest.Exec(t, owner.Pool(), "CREATE TABLE held (id int)")
 	backend := func() int64 { return pgtest.Read[int64](t, db.Pool(), "SELECT pg_backend_pid()") }
-	eventually(t, "a connection survives the end of its context", func() bool {
+	need.Within(t, 10*time.Second, "a connection survives the end of its context", func() bool {
 		before := backend()
 		lock := pgtest.Begin(t, owner.Pool())
 		pgtest.Exec(t, lock, "LOCK TABLE held")
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- db.Pool().QueryRow(ctx, "SELECT count(*) FROM held").Scan(new(int64)) }()
-		eventually(t, "the statement waits", func() bool { return need.Value(pgtest.LockWaiters(t.Context(), lock))(t) == 1 })
+		need.Within(t, 10*time.Second, "the statement waits", func() bool { return need.Value(pgtest.LockWaiters(t.Context(), lock))(t) == 1 })
 		end()
 		pgtest.Rollback(t, lock)
 		<-ended // with an error or without

@@ -1,4 +1,4 @@
-// Package need has what most tests need: values without errors, servers, goroutines and comparisons.
+// Package need has what most tests need: values without errors, servers, goroutines, waits and comparisons.
 package need
 
 import (
@@ -9,9 +9,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// pollInterval is the pause between two looks of [Within]. A look at a database can cost milliseconds of
+// CPU time.
+const pollInterval = 10 * time.Millisecond
 
 // maxPair is the length of two values that are easier to compare side by side than as a diff.
 const maxPair = 120
@@ -55,6 +60,21 @@ func Background(t testing.TB, run func(context.Context)) (stop func()) {
 	}
 	t.Cleanup(stop)
 	return stop
+}
+
+// Within waits for a condition that nothing announces. It ends the test if the condition does not hold when
+// the time is over.
+func Within(t testing.TB, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); ; <-time.After(pollInterval) {
+		began := time.Now()
+		if holds() {
+			return
+		}
+		if began.After(deadline) { // the look before may have taken long
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
 }
 
 // Same fails the test unless got is want. The text says what it is, and the failure which is which.
