@@ -231,7 +231,10 @@ func TestSilentError(t *testing.T) {
 	})
 	sender := new(program).newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
 	sender.silence = 100 * time.Millisecond
-	_, err := sender.open(t.Context(), "/events?")
+	response, err := sender.open(t.Context(), "/events?")
+	if err == nil {
+		response.Body.Close()
+	}
 	if failed, ok := errors.AsType[*follow.StatusError](err); !ok || failed.Status != http.StatusUnauthorized {
 		t.Errorf("the stream fails with %v", err)
 	}
