@@ -373,6 +373,20 @@ func TestRevokedWhileTheBodyArrives(t *testing.T) {
 	need.Same(t, 1, p.count("messages"), "stored messages")
 }
 
+// TestRevokedWhileABodyWaits: a write has no effect when its key was revoked while the large body waited
+// for its decoding.
+func TestRevokedWhileABodyWaits(t *testing.T) {
+	t.Parallel()
+	p := startAlone(t).patient()
+	writer := p.makeKey("writer", "write")
+	need.OK(t, p.server.Decodings().Take(t.Context(), p.accountID(), 1))
+	created := p.as(writer.Secret).begin("POST", "/categories", padded("large", 4<<10))
+	need.Within(t, 10*time.Second, "the body waits", p.server.Decodings().IsContended)
+	p.del(keyPath(writer.ID)).want(204)
+	p.server.Decodings().Give(p.accountID(), 1)
+	created().want(401)
+}
+
 // TestRevokedWhileALockIsHeld: a change of keys or sandboxes has no effect when its key was revoked while
 // it waited for a lock.
 func TestRevokedWhileALockIsHeld(t *testing.T) {

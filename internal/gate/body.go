@@ -25,10 +25,13 @@ func (g *Gate) ReadBody(c *gin.Context) ([]byte, error) {
 	if err := g.reservePlace(c); err != nil {
 		return nil, err
 	}
-	if len(body) >= largeBody {
-		err = g.Limits.beginDecoding(c.Request.Context(), &requestOf(c).reserved)
+	if len(body) < largeBody {
+		return body, nil
 	}
-	return body, err
+	if err := g.Limits.beginDecoding(c.Request.Context(), &requestOf(c).reserved); err != nil {
+		return nil, err
+	}
+	return body, g.CheckKey(c) // again, after a wait
 }
 
 // Decoded lets the next large body of the payer be decoded. A second call has no effect.

@@ -26,6 +26,9 @@ type captured struct {
 // record has, so that it finds a secret that begins within.
 const captureBytes = exchange.MaxBody + 1<<10
 
+// redactionWait is the longest wait for a place to redact a large body. The client waits too.
+const redactionWait = time.Second
+
 // observes reports whether a request comes from an observer of a sandbox instead of the client
 // that is under test. It leaves no trace in the record and in the counts of fault rules.
 func observes(request *http.Request) bool { return request.Header.Get("Petstore-Observer") == "true" }
@@ -134,7 +137,9 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 		}
 	}
 	if len(state.body) >= largeBody { // redacting takes as long as decoding
-		_ = g.Limits.beginDecoding(context.WithoutCancel(r.Context()), &state.reserved) // it fails only if the context ends
+		limited, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), redactionWait)
+		defer cancel()
+		_ = g.Limits.beginDecoding(limited, &state.reserved) // without a place after the wait, because the response waits too
 		defer g.Decoded(c)
 	}
 	e.Describe(request, response, identity.Prefix)
