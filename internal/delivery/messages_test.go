@@ -3,8 +3,10 @@ package delivery_test
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"petstore/db"
+	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 )
 
@@ -33,6 +35,28 @@ func TestMessageIsDelivered(t *testing.T) {
 	if got.event.Type != "message.delivered" || got.event.Sequence != 2 {
 		t.Errorf("%s", got.body)
 	}
+}
+
+// TestTwoWebhooksAcceptAMessage at once: the second transaction waits for the first, and sees that its
+// webhook was the last one. Otherwise the message would stay queued.
+func TestTwoWebhooksAcceptAMessage(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	first, second := f.webhook(receive(t, nil).url, "message.queued"), f.webhook(receive(t, nil).url, "message.queued")
+	f.settled()
+	number := f.queue(1, 0)
+	f.deliver(first, "pending", number, number)
+	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'") // its attempt runs
+	accepted := pgtest.Begin(t, f.owner.Pool)
+	pgtest.Exec(t, accepted, "UPDATE webhook_deliveries SET status = 'delivered', next_attempt_at = NULL WHERE account_id = $1", f.account)
+	pgtest.Exec(t, accepted, "SELECT FROM messages WHERE account_id = $1 FOR NO KEY UPDATE", f.account)
+	f.deliver(second, "pending", number, number)
+	f.work()
+	need.Within(t, 10*time.Second, "the second result waits for the first", func() bool {
+		return need.Value(pgtest.LockWaiters(t.Context(), f.owner.Pool))(t) > 0
+	})
+	need.OK(t, accepted.Commit(t.Context()))
+	await(f, "delivered 1", byStatus("messages"))
 }
 
 // TestMessageFails: a message has failed when one webhook has not accepted it in ten
