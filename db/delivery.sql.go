@@ -376,7 +376,8 @@ type DispatchAccountsRow struct {
 // The worker of webhooks (internal/delivery). Within the order of package account, transactions
 // lock in this one: a webhook, its deliveries, messages by id, and account_state.
 // Returns accounts with a webhook that has not got all events, their payers, and the number of these
-// events. A disabled webhook gets the events from before. With every, it looks at all accounts.
+// events. A disabled webhook gets the events from before. With every, it looks at all accounts, and
+// otherwise at some.
 func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsParams) ([]DispatchAccountsRow, error) {
 	rows, err := q.db.Query(ctx, dispatchAccounts,
 		arg.AfterID,
@@ -419,8 +420,8 @@ type DispatchAccountsOfRow struct {
 	Undispatched int64
 }
 
-// Returns those of some accounts that have a webhook to dispatch to, as [DispatchAccounts]. A plan for
-// both would read the webhooks of all accounts.
+// Returns which of some accounts have a webhook to dispatch to, even if it has got all events. The plan
+// of [DispatchAccounts] would read the webhooks of all accounts.
 func (q *Queries) DispatchAccountsOf(ctx context.Context, ids []int64) ([]DispatchAccountsOfRow, error) {
 	rows, err := q.db.Query(ctx, dispatchAccountsOf, ids)
 	if err != nil {
@@ -889,7 +890,7 @@ type MessagesHeldParams struct {
 }
 
 // Returns which events of messages a webhook has accepted, or is still to get. OFFSET makes the planner
-// look up the deliveries of each event, instead of all those of the webhook.
+// look up the deliveries of each event, instead of all deliveries of the webhook.
 func (q *Queries) MessagesHeld(ctx context.Context, arg MessagesHeldParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, messagesHeld,
 		arg.Sequences,

@@ -3,7 +3,8 @@
 
 -- name: DispatchAccounts :many
 -- Returns accounts with a webhook that has not got all events, their payers, and the number of these
--- events. A disabled webhook gets the events from before. With every, it looks at all accounts.
+-- events. A disabled webhook gets the events from before. With every, it looks at all accounts, and
+-- otherwise at some.
 SELECT w.account_id, coalesce(a.parent_id, a.id)::bigint AS payer_id, max(least(s.last_sequence, w.until_sequence) - w.after_sequence)::bigint AS undispatched
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
@@ -18,8 +19,8 @@ ORDER BY w.account_id
 LIMIT @page_size;
 
 -- name: DispatchAccountsOf :many
--- Returns those of some accounts that have a webhook to dispatch to, as [DispatchAccounts]. A plan for
--- both would read the webhooks of all accounts.
+-- Returns which of some accounts have a webhook to dispatch to, even if it has got all events. The plan
+-- of [DispatchAccounts] would read the webhooks of all accounts.
 SELECT w.account_id, coalesce(a.parent_id, a.id)::bigint AS payer_id, max(least(s.last_sequence, w.until_sequence) - w.after_sequence)::bigint AS undispatched
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
@@ -332,7 +333,7 @@ LIMIT (SELECT @page_size::int);
 
 -- name: MessagesHeld :many
 -- Returns which events of messages a webhook has accepted, or is still to get. OFFSET makes the planner
--- look up the deliveries of each event, instead of all those of the webhook.
+-- look up the deliveries of each event, instead of all deliveries of the webhook.
 SELECT DISTINCT wanted.sequence::bigint AS sequence
 FROM (SELECT unnest((SELECT @sequences::bigint[])) AS sequence) AS wanted
 CROSS JOIN LATERAL (

@@ -292,10 +292,10 @@ func (c *client) open(ctx context.Context, path string) (*http.Response, error) 
 	one := call{method: http.MethodGet, path: path, header: http.Header{"Accept": {"text/event-stream"}}}
 	one.header = c.headerOf(one)
 	got, err := c.try(ctx, one)
-	if err != nil && (got == nil || got.StatusCode == http.StatusOK) {
+	if got == nil {
 		return nil, err
 	}
-	if err := got.err(); err != nil {
+	if err = cmp.Or(got.err(), err); err != nil {
 		got.Body.Close()
 		return nil, err
 	}

@@ -331,8 +331,9 @@ func (c config) checkURLs(wrong reportMistake) {
 	}
 }
 
-// urlMistake says why text is not empty or the URL of one database, without a part of the text. Errors and config name the servers, the user and the
-// database, which must hide neither another URL nor a password that is not percent-encoded.
+// urlMistake says why text is not empty or the URL of one database, without a part of the text. Errors
+// and config name the servers, the user and the database, which must hide neither another URL nor a
+// password that is not percent-encoded.
 func urlMistake(text, rule string) string {
 	parsed, err := pgxpool.ParseConfig(text)
 	_, parts, _ := strings.Cut(text, "://")

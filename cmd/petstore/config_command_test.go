@@ -106,7 +106,7 @@ func TestSecretsAreHidden(t *testing.T) {
 	}
 	for _, name := range []string{
 		"DATABASE_URL", "PETSTORE_DIRECT_URL", "PETSTORE_REPLICA_URLS", "PETSTORE_URL", "PETSTORE_API_KEY", "PETSTORE_SECRET_KEY", "PETSTORE_WEBHOOK_PROXY",
-		"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "PETSTORE_BASE_URL", "PETSTORE_CORS_ORIGINS",
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "PETSTORE_BASE_URL",
 	} {
 		for _, value := range values {
 			for _, command := range []string{"config", "config --json"} {

@@ -90,9 +90,7 @@ func (w *Worker) sweepAccounts(ctx context.Context) error {
 				return err
 			}
 			for _, row := range rows {
-				if row.Undispatched > 0 {
-					w.dispatch(ctx, row.AccountID, row.PayerID)
-				}
+				w.dispatch(ctx, row.AccountID, row.PayerID)
 				undispatched += row.Undispatched
 				last = row.AccountID
 			}

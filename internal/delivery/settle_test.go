@@ -243,7 +243,7 @@ func TestVotesReadWebhooksOnce(t *testing.T) {
 		votes.Ids, votes.Sequences = append(votes.Ids, fmt.Sprintf("msg_%032x", n)), append(votes.Sequences, n)
 	}
 	tx := pgtest.Begin(t, f.owner.Pool)
-	rows := func() int64 { // includes those of recent transactions of the connection
+	rows := func() int64 { // includes rows that recent transactions of the connection have read
 		return pgtest.Read[int64](t, tx, "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'webhooks'")
 	}
 	before := rows()

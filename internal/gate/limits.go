@@ -24,7 +24,7 @@ type Limits struct {
 	Counts *admission.Pool // exact counts and other expensive queries
 	Locks  *admission.Pool // transactions that may wait for a lock
 	Loads  *admission.Pool // new sandboxes and samples, resets and replays
-	// Decodings are large bodies that are decoded. The gate takes the places, and tests.
+	// Decodings are large bodies that are decoded. Only the gate and tests take these places.
 	Decodings *admission.Pool
 
 	requests  *admission.Pool
