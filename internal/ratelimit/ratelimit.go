@@ -16,6 +16,11 @@ import (
 // the refill time.
 const maxBuckets = 65_536
 
+// maxDebt is the number of times its capacity that a bucket may owe. The requests of a burst each need
+// a token when they begin, and each may turn out to be an expensive one. A shorter debt would forgive
+// most of that, and a longer one would lock out a client for minutes.
+const maxDebt = 10
+
 // Limit is a rate: PerMinute in the long run, with bursts of up to Burst. The zero
 // Limit means unlimited.
 type Limit struct{ PerMinute, Burst int }
@@ -147,7 +152,7 @@ func (l *Limiter[K]) Charge(key K, cost int, mayOwe bool) (had int) {
 	if !mayOwe {
 		cost = had
 	}
-	l.take(key, cost, now)
+	l.add(key, l.interval*time.Duration(cost), now)
 	return had
 }
 
@@ -159,10 +164,13 @@ func (l *Limiter[K]) elapsed() time.Duration { return l.now().Sub(l.began) }
 func (l *Limiter[K]) missing(key K, now time.Duration) time.Duration {
 	fullAt, _ := l.fullAt.Get(key)
 	// Concurrent calls may read the clock in another order than they get the lock.
-	return min(max(fullAt-now, 0), 2*l.capacity)
+	return min(max(fullAt-now, 0), l.mostMissing())
 }
 
-// price returns the time in which a bucket gains cost tokens.
+// mostMissing returns the time until a bucket is full that owes as much as it can.
+func (l *Limiter[K]) mostMissing() time.Duration { return (1 + maxDebt) * l.capacity }
+
+// price returns the time in which a bucket gains the tokens of a request.
 func (l *Limiter[K]) price(cost int) time.Duration {
 	return min(l.interval*time.Duration(cost), l.capacity)
 }
@@ -175,9 +183,15 @@ func (l *Limiter[K]) look(key K, cost int, now time.Duration) Bucket {
 
 // take takes cost tokens from a bucket that has them. l.mu must be locked.
 func (l *Limiter[K]) take(key K, cost int, now time.Duration) Bucket {
-	missing := min(l.missing(key, now)+l.price(cost), 2*l.capacity)
-	l.fullAt.Add(key, now+missing)
+	missing := l.add(key, l.price(cost), now)
 	return Bucket{Taken: true, Left: l.left(missing), Full: missing}
+}
+
+// add adds to the time until a bucket is full, and returns it. l.mu must be locked.
+func (l *Limiter[K]) add(key K, price, now time.Duration) (missing time.Duration) {
+	missing = min(l.missing(key, now)+price, l.mostMissing())
+	l.fullAt.Add(key, now+missing)
+	return missing
 }
 
 // left returns the number of tokens in a bucket that will be full after missing.

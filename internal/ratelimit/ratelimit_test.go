@@ -88,7 +88,7 @@ func TestTakeAll(t *testing.T) {
 	}
 }
 
-// TestCharge checks that a bucket can owe tokens, at most its capacity.
+// TestCharge checks that a bucket can owe tokens, at most ten times its capacity.
 func TestCharge(t *testing.T) {
 	t.Parallel()
 	clock := startClock()
@@ -102,9 +102,10 @@ func TestCharge(t *testing.T) {
 		{0, 4, ratelimit.Bucket{Taken: true, Left: 5, Full: 5 * s}},
 		{0, 9, ratelimit.Bucket{Full: 14 * s, Wait: 5 * s}},
 		{5 * s, 0, ratelimit.Bucket{Taken: true, Full: 10 * s}},
-		{0, 1000, ratelimit.Bucket{Full: 20 * s, Wait: 11 * s}},
-		{0, 1000, ratelimit.Bucket{Full: 20 * s, Wait: 11 * s}},
-		{12 * s, 0, ratelimit.Bucket{Taken: true, Left: 1, Full: 9 * s}},
+		{0, 35, ratelimit.Bucket{Full: 45 * s, Wait: 36 * s}},
+		{0, 1000, ratelimit.Bucket{Full: 110 * s, Wait: 101 * s}},
+		{0, 1000, ratelimit.Bucket{Full: 110 * s, Wait: 101 * s}},
+		{102 * s, 0, ratelimit.Bucket{Taken: true, Left: 1, Full: 9 * s}},
 	} {
 		clock.move(step.after)
 		limiter.Charge("a", step.charge, true)
@@ -149,7 +150,7 @@ func TestBucket(t *testing.T) {
 		{15 * s, ratelimit.Bucket{Taken: true, Left: 0, Full: 25 * s}}, // and half a token
 		{5 * s, ratelimit.Bucket{Taken: true, Left: 0, Full: 30 * s}},
 		{time.Hour, ratelimit.Bucket{Taken: true, Left: 2, Full: 10 * s}}, // never above the capacity
-		{-time.Hour, ratelimit.Bucket{Full: 60 * s, Wait: 40 * s}},        // a clock that moves back adds nothing, and takes at most what a bucket can owe
+		{-time.Hour, ratelimit.Bucket{Full: 330 * s, Wait: 310 * s}},      // a clock that moves back adds nothing, and takes at most what a bucket can owe
 	} {
 		clock.move(step.after)
 		if limiter.Empty("a") == step.want.Taken {
