@@ -185,13 +185,15 @@ func (r *feedReading) find(ctx context.Context, q *feed.Query) (page feedPage, e
 }
 
 // add adds a page, and charges the caller for the events that it has looked through, except what
-// it has paid before.
+// it has paid before. In a stream, a large event counts as one for each kilobyte. [gate.Gate.WritePage]
+// charges for other large pages.
 func (r *feedReading) add(page feedPage, paid int, err error) error {
 	if err != nil {
 		return orNotFound(err, gate.ErrInvalidAPIKey) // without rows, the account is deleted
 	}
 	r.page = page
-	r.meter.add(page.Looked-int64(paid)*rowsPerToken, page.More)
+	looked := max(page.Looked, int64(len(page.part.Text))/bytesPerRow)
+	r.meter.add(looked-int64(paid)*rowsPerToken, page.More)
 	return nil
 }
 

@@ -192,6 +192,13 @@ func TestWorkIsCharged(t *testing.T) {
 	}
 	limited.get("/pets").want(200).wantLimit(policy, `"key";r=8;t=32`) // 1 for the request, and 10 for each of three pages
 
+	p.exec(`INSERT INTO messages (account_id, id, message)
+		SELECT $1, 'msg_' || lpad(n::text, 32, '0'), repeat('🐕', 2500) FROM generate_series(1, 20) AS n`, account)
+	clock.move(time.Minute)
+	limited.get("/messages?limit=5").want(200)
+	limited.get("/messages?limit=20").want(200)
+	limited.get("/pets").want(200).wantLimit(policy, `"key";r=34;t=6`) // 1 for each request, and 3 for 203 KB
+
 	limited, clock = p.limited(ratelimit.Limit{PerMinute: 60, Burst: 160}, ratelimit.Limit{})
 	need.Same(t, 2_500, decode[replayed](limited.post(hook.path()+"/replay", object{}).want(202)).Deliveries,
 		"deliveries")
@@ -233,6 +240,23 @@ func TestCatchingUpIsCharged(t *testing.T) {
 		read(page)
 	}
 	limited.get("/pets").want(200).wantLimit(policy, `"key";r=4;t=60`)
+}
+
+// TestLargeEventsAreCharged: in a stream that catches up, a large event costs by its bytes.
+func TestLargeEventsAreCharged(t *testing.T) {
+	t.Parallel()
+	const events = 100
+	p := start(t)
+	account := p.accountID()
+	p.addEvents(account, events, "pet.created")
+	p.exec(`UPDATE events SET data = json_build_object('name', repeat('x', 30000)) WHERE account_id = $1`, account)
+	limited, _ := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 40}, ratelimit.Limit{})
+	stream := limited.stream("/events")
+	for range events {
+		stream.wantNext("event", "pet.created")
+	}
+	limited.waits(1)
+	limited.get("/pets").want(200).wantLimit(`"key";q=40;w=40`, `"key";r=36;t=4`) // 2 for 1,464 KiB twice, and 1 for each request
 }
 
 // TestUsedUpFaults checks that one statement counts a request for all rules that are used up.
