@@ -165,11 +165,11 @@ func (s *Server) changeSandbox(c *gin.Context, id string, pool *admission.Pool, 
 	if err != nil {
 		return 0, err
 	}
-	payer := gate.Caller(c).Payer()
-	if err := pool.Take(c.Request.Context(), payer, 1); err != nil {
+	leave, err := s.gate.Enter(c, pool)
+	if err != nil {
 		return 0, err
 	}
-	defer pool.Give(payer, 1)
+	defer leave()
 	_, err = transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
 		return struct{}{}, change(ctx, db.New(tx), row.ID)
 	})

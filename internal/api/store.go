@@ -26,11 +26,12 @@ func transact[Result any](s *Server, c *gin.Context, pool *admission.Pool, actio
 // Such changes may wait for each other, so each counts in a pool. The action checks the
 // precondition of a resource with an entity tag.
 func transactTagged[Result any](s *Server, c *gin.Context, pool *admission.Pool, action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
-	ctx, identity := c.Request.Context(), gate.Caller(c)
-	if err := pool.Take(ctx, identity.Payer(), 1); err != nil {
+	identity := gate.Caller(c)
+	leave, err := s.gate.Enter(c, pool)
+	if err != nil {
 		return result, err
 	}
-	defer pool.Give(identity.Payer(), 1)
+	defer leave()
 	return transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (result Result, err error) {
 		queries := db.New(tx)
 		if identity.IsSandbox() {

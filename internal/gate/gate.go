@@ -47,7 +47,7 @@ type Options struct {
 	// MaxBodyBytes is the maximum size of the body of a request.
 	MaxBodyBytes int64
 	// RequestTimeout is the maximum time to handle a request, excluding the upload of
-	// its body.
+	// its body and waits that have a limit of their own.
 	RequestTimeout time.Duration
 	// StreamPause is the maximum time in which a client of a stream must read what the
 	// server has sent; zero: 5 seconds.

@@ -17,6 +17,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/admission"
 	"petstore/internal/auth"
 	"petstore/internal/gate"
 	"petstore/internal/pgtest"
@@ -85,6 +86,47 @@ func TestNoSecondWait(t *testing.T) {
 	})
 	if calls != 1 || got.status != http.StatusServiceUnavailable || got.retryAfter == "" || !strings.Contains(got.line.Error, "lost") {
 		t.Errorf("%d calls, and the response is %+v", calls, got)
+	}
+}
+
+// TestTimeAfterAWait: the wait for a place of a load does not count in the time of the request, and other
+// waits do.
+func TestTimeAfterAWait(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		pool     func(*gate.Limits) *admission.Pool
+		extended bool
+	}{
+		"load":  {func(l *gate.Limits) *admission.Pool { return l.Loads }, true},
+		"count": {func(l *gate.Limits) *admission.Pool { return l.Counts }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			get(t, func(g *gate.Gate, c *gin.Context) error {
+				pool, payer := test.pool(g.Limits), gate.Caller(c).Payer()
+				if err := pool.Take(t.Context(), payer, 1); err != nil {
+					return err
+				}
+				go func() {
+					for !pool.IsContended() {
+						runtime.Gosched()
+					}
+					pool.Give(payer, 1)
+				}()
+				before, _ := c.Request.Context().Deadline()
+				leave, err := g.Enter(c, pool)
+				if err != nil {
+					t.Error(err)
+					return err
+				}
+				leave()
+				if after, _ := c.Request.Context().Deadline(); after.After(before) != test.extended {
+					t.Errorf("the request ended at %s, and after the wait at %s", before, after)
+				}
+				c.Status(http.StatusOK)
+				return nil
+			})
+		})
 	}
 }
 

@@ -176,7 +176,7 @@ func limitUnreadBody(c *gin.Context) {
 }
 
 // extendDeadline extends the deadline of a request by the time spent on reading the body, on
-// an injected delay or on a wait. The first depends on the client and has its own limit. It
+// an injected delay or on a wait. The first depends on the client, and each has its own limit. It
 // restarts the write timeout of the HTTP server for the same reason. The request reads from
 // the primary again. If the server has begun to shut down meanwhile, it closes the connection.
 func (g *Gate) extendDeadline(c *gin.Context, took time.Duration) {

@@ -92,6 +92,20 @@ func (g *Gate) reservePlace(c *gin.Context) error {
 	return nil
 }
 
+// Enter takes a place of a pool for a transaction of a request, and returns what gives the place back. The
+// wait for a place of [Limits.Loads] does not count in the time of the request, which a transaction that
+// writes many rows may need.
+func (g *Gate) Enter(c *gin.Context, pool *admission.Pool) (leave func(), err error) {
+	payer, began := requestOf(c).reserved.payer, time.Now()
+	if err := pool.Take(c.Request.Context(), payer, 1); err != nil {
+		return nil, err
+	}
+	if pool == g.Limits.Loads { // only this wait has a limit of its own
+		g.extendDeadline(c, time.Since(began))
+	}
+	return func() { pool.Give(payer, 1) }, nil
+}
+
 // beginDecoding waits until a request may decode a large body.
 func (l *Limits) beginDecoding(ctx context.Context, r *reservation) error {
 	if err := l.Decodings.Take(ctx, r.payer, 1); err != nil {
