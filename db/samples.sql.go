@@ -340,3 +340,23 @@ func (q *Queries) StoreSetNewestIDs(ctx context.Context, arg StoreSetNewestIDsPa
 	)
 	return err
 }
+
+const storeSize = `-- name: StoreSize :one
+SELECT (1024 * ((SELECT count(*) FROM categories WHERE categories.account_id = $1)
+              + (SELECT count(*) FROM pets WHERE pets.account_id = $1)
+              + (SELECT count(*) FROM inventory WHERE inventory.account_id = $1)
+              + (SELECT count(*) FROM orders WHERE orders.account_id = $1)
+              + (SELECT count(*) FROM messages WHERE messages.account_id = $1))
+      + (SELECT coalesce(sum(octet_length(messages.message)), 0) FROM messages WHERE messages.account_id = $1))::bigint AS bytes
+FROM account_state
+WHERE account_state.account_id = $1
+`
+
+// Returns about how many bytes the copy of a store adds to the log of PostgreSQL: a kilobyte for each row
+// with its index entries, and the texts of messages, whose lengths it knows without reading them.
+func (q *Queries) StoreSize(ctx context.Context, accountID int64) (int64, error) {
+	row := q.db.QueryRow(ctx, storeSize, accountID)
+	var bytes int64
+	err := row.Scan(&bytes)
+	return bytes, err
+}

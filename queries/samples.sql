@@ -71,6 +71,18 @@ SELECT @account_id::bigint, id, message, status
 FROM messages
 WHERE messages.account_id = @source_id;
 
+-- name: StoreSize :one
+-- Returns about how many bytes the copy of a store adds to the log of PostgreSQL: a kilobyte for each row
+-- with its index entries, and the texts of messages, whose lengths it knows without reading them.
+SELECT (1024 * ((SELECT count(*) FROM categories WHERE categories.account_id = @account_id)
+              + (SELECT count(*) FROM pets WHERE pets.account_id = @account_id)
+              + (SELECT count(*) FROM inventory WHERE inventory.account_id = @account_id)
+              + (SELECT count(*) FROM orders WHERE orders.account_id = @account_id)
+              + (SELECT count(*) FROM messages WHERE messages.account_id = @account_id))
+      + (SELECT coalesce(sum(octet_length(messages.message)), 0) FROM messages WHERE messages.account_id = @account_id))::bigint AS bytes
+FROM account_state
+WHERE account_state.account_id = @account_id;
+
 -- name: StoreNewestIDs :one
 -- Returns the newest ids of a sandbox or a sample.
 SELECT last_category_id, last_pet_id, last_order_id, last_message_id

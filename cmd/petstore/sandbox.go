@@ -133,7 +133,8 @@ transaction. Its API keys and its faults stay. It does not ask for confirmation.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.withSandbox(cmd.Context(), args[0], func(ctx context.Context, database *postgres.DB, sandbox db.SandboxGetRow) error {
 				err := transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
-					return account.Reset(ctx, queries, sandbox.ID)
+					_, err := account.Reset(ctx, queries, sandbox.ID)
+					return err
 				})
 				if errors.Is(err, account.ErrClosed) { // deleted meanwhile
 					return noSandbox(args[0])

@@ -101,6 +101,7 @@ type Created struct {
 	Sandbox db.SandboxCreateRow
 	Key     db.APIKeyCreateRow
 	Secret  auth.Secret
+	Size    int64 // the bytes that were copied, also when the copy failed
 }
 
 // CreateSandbox creates a sandbox as a copy of its sample, and an admin key that expires
@@ -129,7 +130,7 @@ func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox)
 	if err != nil {
 		return made, err
 	}
-	if err := copyStore(ctx, queries, sampleID, row.ID); err != nil {
+	if made.Size, err = copyStore(ctx, queries, sampleID, row.ID); err != nil {
 		return made, fmt.Errorf("account: copying the sample: %w", err)
 	}
 	// The lock comes last, so that several sandboxes of an account are filled at a time.
@@ -193,31 +194,36 @@ func checkOpen(ctx context.Context, queries *db.Queries, id int64) error {
 // Reset returns a sandbox to its sample, even if that is deleted: a sample is stored as long as
 // its sandboxes. The API keys and the faults stay, and the faults count from the start. The
 // stored responses are not replayed any more. The queries must run in a transaction. The error is [ErrClosed] or a database error.
-func Reset(ctx context.Context, queries *db.Queries, id int64) error {
+// The size is the bytes that were deleted and copied, also when the reset failed.
+func Reset(ctx context.Context, queries *db.Queries, id int64) (size int64, err error) {
 	if err := Enter(ctx, queries, id, true); err != nil {
-		return resetError(err)
+		return 0, resetError(err)
 	}
 	row, err := queries.AccountGet(ctx, id)
 	if err != nil {
-		return resetError(err)
+		return 0, resetError(err)
+	}
+	if size, err = queries.StoreSize(ctx, id); err != nil {
+		return 0, resetError(err)
 	}
 	for _, table := range storeTables(queries) {
 		for rows := int64(resetBatch); rows == resetBatch; {
 			if rows, err = table(ctx, id, resetBatch); err != nil {
-				return resetError(err)
+				return size, resetError(err)
 			}
 		}
 	}
-	if err := copyStore(ctx, queries, *row.SampleID, id); err != nil {
-		return resetError(err)
+	copied, err := copyStore(ctx, queries, *row.SampleID, id)
+	if size += copied; err != nil {
+		return size, resetError(err)
 	}
 	if err := queries.FaultRestart(ctx, id); err != nil { // late, because requests wait for its locks
-		return resetError(err)
+		return size, resetError(err)
 	}
 	if err := queries.StoreResetNow(ctx, id); err != nil {
-		return resetError(err)
+		return size, resetError(err)
 	}
-	return event.Append(ctx, queries, id, event.Reset())
+	return size, event.Append(ctx, queries, id, event.Reset())
 }
 
 func resetError(err error) error { return fmt.Errorf("account: resetting the sandbox: %w", err) }

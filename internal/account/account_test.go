@@ -126,7 +126,7 @@ func (f *fixture) mustSandbox(sample string) int64 {
 // save saves a sandbox as a sample of its account.
 func (f *fixture) save(parent int64, name string, from int64) (int64, error) {
 	return f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
-		made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: parent, Name: name, SandboxID: from})
+		made, _, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: parent, Name: name, SandboxID: from})
 		return made.ID, err
 	})
 }
@@ -134,7 +134,7 @@ func (f *fixture) save(parent int64, name string, from int64) (int64, error) {
 // reset and remove reset and delete an account in a transaction of their own.
 func (f *fixture) reset(id int64) error {
 	_, err := f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
-		return 0, account.Reset(ctx, queries, id)
+		return account.Reset(ctx, queries, id)
 	})
 	return err
 }
@@ -450,7 +450,7 @@ func TestLocksDoNotDeadlock(t *testing.T) {
 				return 0, err
 			},
 			func(ctx context.Context, queries *db.Queries) (int64, error) {
-				return 0, account.Reset(ctx, queries, id)
+				return account.Reset(ctx, queries, id)
 			},
 			func(ctx context.Context, queries *db.Queries) (int64, error) {
 				_, err := account.Delete(ctx, queries, id)

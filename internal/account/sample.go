@@ -99,27 +99,28 @@ type NewSample struct {
 
 // SaveSample saves the store of a sandbox as it is between two writes. The queries must run in
 // a transaction, which must roll back after an error. The error is [ErrSampleExists],
-// [ErrTooManySamples], [ErrNoSandbox], [ErrClosed] or a database error.
-func SaveSample(ctx context.Context, queries *db.Queries, sample NewSample) (made db.SampleGetRow, err error) {
+// [ErrTooManySamples], [ErrNoSandbox], [ErrClosed] or a database error. The size is the bytes that were
+// copied, also when the copy failed.
+func SaveSample(ctx context.Context, queries *db.Queries, sample NewSample) (made db.SampleGetRow, size int64, err error) {
 	if err := queries.SandboxesLock(ctx, sample.ParentID); err != nil {
-		return made, savingError(err)
+		return made, 0, savingError(err)
 	}
 	if err := checkSample(ctx, queries, sample); err != nil {
-		return made, err
+		return made, 0, err
 	}
 	if err := Enter(ctx, queries, sample.SandboxID, false); err != nil {
 		if errors.Is(err, ErrClosed) {
 			err = ErrNoSandbox
 		}
-		return made, savingError(err)
+		return made, 0, savingError(err)
 	}
 	if made, err = createSample(ctx, queries, &sample.ParentID, sample.Name); err != nil {
-		return made, savingError(err)
+		return made, 0, savingError(err)
 	}
-	if err := copyStore(ctx, queries, sample.SandboxID, made.ID); err != nil {
-		return made, savingError(err)
+	if size, err = copyStore(ctx, queries, sample.SandboxID, made.ID); err != nil {
+		return made, size, savingError(err)
 	}
-	return made, nil
+	return made, size, nil
 }
 
 func savingError(err error) error { return fmt.Errorf("account: saving the sample: %w", err) }
@@ -197,22 +198,25 @@ func copies[Params ~struct{ AccountID, SourceID int64 }](query func(context.Cont
 	}
 }
 
-// copyStore copies a store to an empty one, with its newest ids. The transaction must hold the
-// lock of a store that can change.
-func copyStore(ctx context.Context, queries *db.Queries, from, to int64) error {
+// copyStore copies a store to an empty one, with its newest ids, and returns its size. The transaction
+// must hold the lock of a store that can change.
+func copyStore(ctx context.Context, queries *db.Queries, from, to int64) (size int64, err error) {
+	if size, err = queries.StoreSize(ctx, from); err != nil {
+		return 0, err
+	}
 	for _, copyTable := range []func(context.Context, int64, int64) error{
 		copies(queries.StoreCopyCategories), copies(queries.StoreCopyPets), copies(queries.StoreCopyInventory),
 		copies(queries.StoreCopyOrders), copies(queries.StoreCopyMessages),
 	} {
 		if err := copyTable(ctx, from, to); err != nil {
-			return err
+			return size, err
 		}
 	}
 	newest, err := queries.StoreNewestIDs(ctx, from)
 	if err != nil {
-		return err
+		return size, err
 	}
-	return queries.StoreSetNewestIDs(ctx, db.StoreSetNewestIDsParams{
+	return size, queries.StoreSetNewestIDs(ctx, db.StoreSetNewestIDsParams{
 		AccountID: to, LastCategoryID: newest.LastCategoryID, LastPetID: newest.LastPetID,
 		LastOrderID: newest.LastOrderID, LastMessageID: newest.LastMessageID,
 	})

@@ -208,6 +208,36 @@ func TestWorkIsCharged(t *testing.T) {
 	limited.get("/pets").want(200).wantLimit(`"key";q=160;w=160`, `"key";r=156;t=4`) // 2 for the events, which are pending
 }
 
+// TestLoadsAreCharged: a copy of a store costs ten requests, or more by its rows and messages. A reset also
+// pays for what it deletes.
+func TestLoadsAreCharged(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	inside := p.sandbox(p.accountID(), stores.SampleEmpty)
+	p.exec(`INSERT INTO categories (account_id, id, name, name_key)
+		SELECT $1, n, n::text, n::text FROM generate_series(1, 2000) AS n`, inside.sandboxID)
+	p.exec(`INSERT INTO messages (account_id, id, message)
+		SELECT $1, 'msg_' || lpad(n::text, 32, '0'), repeat('🐕', 2500) FROM generate_series(1, 100) AS n`, inside.sandboxID)
+	limited, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 100}, ratelimit.Limit{})
+	costs := func(want int, what string, resp *response) (body []byte) {
+		t.Helper()
+		if resp.status >= 300 {
+			t.Fatalf("%s: status %d: %s", what, resp.status, resp.body)
+		}
+		left := 100 - want - 1 // the request that asks
+		limited.get("/pets").want(200).wantLimit(`"key";q=100;w=100`, fmt.Sprintf(`"key";r=%d;t=%d`, left, 100-left))
+		clock.move(time.Hour)
+		return resp.body
+	}
+	sandboxID := func(body []byte) string { return decode[sandbox](&response{t: t, body: body}).ID }
+
+	shop := sandboxID(costs(10, "a new shop", limited.post("/sandboxes", object{})))
+	costs(10, "the reset of a shop", limited.post("/sandboxes/"+shop+"/reset", nil))
+	costs(15, "a large sample", limited.post(samplesPath, object{"name": "large", "from": fmt.Sprint("sbx_", inside.sandboxID)}))
+	large := sandboxID(costs(15, "a copy of it", limited.post("/sandboxes", object{"sample": "large"})))
+	costs(45, "its reset", limited.post("/sandboxes/"+large+"/reset", nil))
+}
+
 // TestCatchingUpIsCharged: a stream that catches up costs a token for each 1,000 events, and pauses while
 // its key owes one. After that, it follows live events for nothing.
 func TestCatchingUpIsCharged(t *testing.T) {

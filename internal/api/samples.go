@@ -68,6 +68,8 @@ func (s *Server) saveSample(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
+	var size int64
+	defer func() { s.chargeLoad(c, size) }()
 	row, err := transact(s, c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries) (db.SampleGetRow, error) {
 		caller := gate.Caller(c)
 		if caller.IsSandbox() {
@@ -76,7 +78,9 @@ func (s *Server) saveSample(c *gin.Context) error {
 		if _, err := queries.SandboxGet(ctx, db.SandboxGetParams{ParentID: caller.AccountID, ID: id}); err != nil {
 			return db.SampleGetRow{}, orNotFound(err, errUnknownSandbox)
 		}
-		return account.SaveSample(ctx, queries, account.NewSample{ParentID: caller.AccountID, Name: *name, SandboxID: id})
+		row, copied, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: caller.AccountID, Name: *name, SandboxID: id})
+		size = copied
+		return row, err
 	})
 	if err != nil {
 		return err

@@ -274,7 +274,10 @@ func TestFaultSelection(t *testing.T) {
 	}
 	need.Same(t, []int64{5, 1, 5, 2}, p.matched(), "counted requests")
 
-	need.OK(t, pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { return stores.Reset(t.Context(), db.New(tx), p.sandboxID) }))
+	need.OK(t, pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
+		_, err := stores.Reset(t.Context(), db.New(tx), p.sandboxID)
+		return err
+	}))
 	need.Same(t, []int64{0, 0, 0, 0}, p.matched(), "counted requests after a reset")
 	p.get("/pets").wantInjected(500, "0")
 }

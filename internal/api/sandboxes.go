@@ -22,6 +22,18 @@ import (
 
 const maxSandboxNameLength = 100
 
+// The bytes of stores, copied or deleted, that the cost of an expensive request includes, and the number
+// that count as one more request. The reset of a sandbox with the sample shop is included.
+const (
+	includedLoad   = 2560 << 10
+	loadedPerToken = 100 << 10
+)
+
+// chargeLoad charges the caller for the size of the stores that a request has copied or deleted.
+func (s *Server) chargeLoad(c *gin.Context, size int64) {
+	s.gate.Limits.Charge(gate.Caller(c), int((size-includedLoad)/loadedPerToken))
+}
+
 // Sandbox is the Sandbox schema of the spec.
 type Sandbox struct {
 	ID        string     `json:"id"`
@@ -73,11 +85,15 @@ func (s *Server) createSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	var size int64
+	defer func() { s.chargeLoad(c, size) }()
 	made, err := transact(s, c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries) (account.Created, error) {
 		if gate.Caller(c).IsSandbox() {
 			return account.Created{}, errNestedSandbox
 		}
-		return account.CreateSandbox(ctx, queries, params)
+		made, err := account.CreateSandbox(ctx, queries, params)
+		size = made.Size
+		return made, err
 	})
 	if err != nil {
 		return err
@@ -125,7 +141,12 @@ func (s *Server) getSandbox(c *gin.Context, id string) error {
 // resetSandbox returns a sandbox to its sample. It reads no body, and is safe to
 // repeat without an Idempotency-Key.
 func (s *Server) resetSandbox(c *gin.Context, id string) error {
-	accountID, err := s.changeSandbox(c, id, s.gate.Limits.Loads, account.Reset)
+	var size int64
+	defer func() { s.chargeLoad(c, size) }()
+	accountID, err := s.changeSandbox(c, id, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries, accountID int64) (err error) {
+		size, err = account.Reset(ctx, queries, accountID)
+		return err
+	})
 	if err != nil {
 		return err
 	}
