@@ -20,12 +20,7 @@ var conditionRules = []Rule{
 		situation: "a resource that was read ten times within a minute without a change, or a read with If-None-Match",
 		mistake:   "the client read a resource ten times within a minute without If-None-Match, although it had not changed",
 		judge: func(r *Record, f *finding) {
-			type resource struct {
-				client  *client
-				episode int
-				path    string
-			}
-			reads := map[resource][]*Exchange{} // unconditional ones of the same tag, within a minute
+			reads := map[place][]*Exchange{} // unconditional ones of the same tag, within a minute
 			for _, e := range r.all {
 				if !e.isRead() || e.ETag == "" {
 					continue
@@ -34,7 +29,7 @@ var conditionRules = []Rule{
 					f.pass()
 					continue
 				}
-				at := resource{e.client, e.episode, e.Path + "?" + e.RawQuery}
+				at := e.place(e.RawQuery)
 				before := reads[at]
 				for len(before) > 0 && (before[0].ETag != e.ETag || e.Began.Sub(before[0].Began) > time.Minute) {
 					before = before[1:]
@@ -76,25 +71,20 @@ var conditionRules = []Rule{
 		situation: "another request for a resource after a 412",
 		mistake:   "after a 412, the client sent the change again without reading the resource",
 		judge: func(r *Record, f *finding) {
-			type version struct {
-				client    *client
-				episode   int
-				path, tag string
-			}
-			got, sent := map[version]int{}, map[version]int{}
+			got, sent := map[place]int{}, map[place]int{} // by tag
 			for _, e := range r.all {
 				if e.ETag != "" {
-					got[version{e.client, e.episode, e.Path, e.ETag}]++
+					got[e.place(e.ETag)]++
 				}
 				if e.IfMatch != "" && (e.succeeded() || e.Status == 412) {
-					sent[version{e.client, e.episode, e.Path, e.IfMatch}]++
+					sent[e.place(e.IfMatch)]++
 				}
 			}
 			for _, e := range r.all {
 				if e.Status != 412 || e.IfMatch == "" {
 					continue
 				}
-				next, same := e.samePath(1), version{e.client, e.episode, e.Path, e.IfMatch}
+				next, same := e.samePath(1), e.place(e.IfMatch)
 				switch {
 				case next == nil || next.Began.Before(e.Ended) || next.Began.Sub(e.Ended) > soon:
 				case next.isRead() || next.versioned() && next.IfMatch != e.IfMatch:

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"time"
@@ -11,27 +12,21 @@ var correctnessRules = []Rule{
 		ID: "known_fields", Subject: "Correctness", Title: "Send only fields that the operation has", Guide: "errors#validation_failed",
 		situation: "a request with a body",
 		mistake:   "the client sent a field that the operation does not have",
-		judge: func(r *Record, f *finding) {
-			r.judgeHabit(f, func(e *Exchange) (relevant, wrong bool) { return e.Body.Size > 0, e.violates("unknown_field") })
-		},
+		judge:     judgeHabit(func(e *Exchange) (relevant, wrong bool) { return e.Body.Size > 0, e.violates("unknown_field") }),
 	},
 	{
 		ID: "known_parameters", Subject: "Correctness", Title: "Send only parameters that the operation has", Guide: "errors#invalid_parameter",
 		situation: "a request with a query",
 		mistake:   "the client sent a parameter that the operation does not have",
-		judge: func(r *Record, f *finding) {
-			r.judgeHabit(f, func(e *Exchange) (relevant, wrong bool) { return e.RawQuery != "", e.violates("unknown") })
-		},
+		judge:     judgeHabit(func(e *Exchange) (relevant, wrong bool) { return e.RawQuery != "", e.violates("unknown") }),
 	},
 	{
 		ID: "content_type", Subject: "Correctness", Title: "Send JSON with Content-Type: application/json", Guide: "errors#unsupported_content_type",
 		situation: "a request with a body",
 		mistake:   "the client sent a body without Content-Type: application/json, or compressed",
-		judge: func(r *Record, f *finding) {
-			r.judgeHabit(f, func(e *Exchange) (relevant, wrong bool) {
-				return e.Body.Size > 0 || e.Code == "unsupported_content_type", e.Code == "unsupported_content_type"
-			})
-		},
+		judge: judgeHabit(func(e *Exchange) (relevant, wrong bool) {
+			return e.Body.Size > 0 || e.Code == "unsupported_content_type", e.Code == "unsupported_content_type"
+		}),
 	},
 	{
 		ID: "order_once", Subject: "Correctness", Title: "Place an order once, even if its response is lost", Guide: "idempotency#send",
@@ -64,57 +59,43 @@ var correctnessRules = []Rule{
 		ID: "known_paths", Subject: "Correctness", Title: "Send requests only to paths of the API", Guide: "errors#route_not_found",
 		situation: "a request to the API",
 		mistake:   "the client sent a request to a path that does not exist, or with a method that the path does not have",
-		judge: func(r *Record, f *finding) {
-			r.judgeHabit(f, func(e *Exchange) (relevant, wrong bool) {
-				return true, e.Code == "route_not_found" || e.Code == "method_not_allowed"
-			})
-		},
+		judge: judgeHabit(func(e *Exchange) (relevant, wrong bool) {
+			return true, e.Code == "route_not_found" || e.Code == "method_not_allowed"
+		}),
 	},
 }
 
 // judgeHabit judges a mistake that tests make on purpose, to see the error. It is a failure only if
 // a client makes it with most requests of an operation, and otherwise a warning.
-func (r *Record) judgeHabit(f *finding, look func(*Exchange) (relevant, wrong bool)) {
+func judgeHabit(look func(*Exchange) (relevant, wrong bool)) func(*Record, *finding) {
+	const certain = 3
 	type habit struct {
 		client    *client
 		operation string
 	}
-	type counts struct {
-		good  int
-		wrong []string
-	}
-	habits := map[habit]*counts{}
-	var order []habit
-	for _, e := range r.all {
-		relevant, wrong := look(e)
-		if !relevant {
-			continue
-		}
-		of := habit{e.client, e.Operation}
-		if e.Operation == "" {
-			of.operation = e.Method + " " + e.Path
-		}
-		if habits[of] == nil {
-			habits[of] = &counts{}
-			order = append(order, of)
-		}
-		switch {
-		case wrong:
-			habits[of].wrong = append(habits[of].wrong, e.ID)
-		case e.succeeded():
-			habits[of].good++
-		}
-	}
-	const certain = 3
-	for _, of := range order {
-		c := habits[of]
-		f.good += c.good
-		for _, id := range c.wrong {
-			if len(c.wrong) >= certain && len(c.wrong) > c.good {
-				f.fail(id)
-			} else {
-				f.warn(id)
+	return func(r *Record, f *finding) {
+		habits := map[habit]*finding{}
+		for _, e := range r.all {
+			relevant, wrong := look(e)
+			if !relevant {
+				continue
 			}
+			of := habit{e.client, cmp.Or(e.Operation, e.Method+" "+e.Path)}
+			if habits[of] == nil {
+				habits[of] = &finding{}
+			}
+			switch {
+			case wrong:
+				habits[of].warn(e.ID)
+			case e.succeeded():
+				habits[of].pass()
+			}
+		}
+		for _, one := range habits {
+			if len(one.mild) > one.good {
+				one.escalate(certain)
+			}
+			f.good, f.mild, f.grave = f.good+one.good, append(f.mild, one.mild...), append(f.grave, one.grave...)
 		}
 	}
 }
@@ -161,11 +142,6 @@ func judgeOrders(r *Record, f *finding) {
 // judgePolling looks for requests that came too early to get something new.
 func judgePolling(r *Record, f *finding) {
 	const often = 5
-	type place struct {
-		client  *client
-		episode int
-		path    string
-	}
 	vain, ended := map[place][]*Exchange{}, map[place]bool{}
 	for _, e := range r.all {
 		if !e.follows() {
@@ -175,7 +151,7 @@ func judgePolling(r *Record, f *finding) {
 			f.pass()
 			continue
 		}
-		at := place{e.client, e.episode, e.Path}
+		at := e.place("")
 		switch {
 		case e.IsEmpty || e.Status == http.StatusNotModified && !ended[at]:
 			before := vain[at]

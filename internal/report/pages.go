@@ -61,33 +61,26 @@ var pageRules = []Rule{
 		ID: "page_size", Subject: "Pages", Title: "Ask for at most as many items as a page can have", Guide: "lists#pages",
 		situation: "a list with limit",
 		mistake:   "the client sent a limit that the server does not accept",
-		judge: func(r *Record, f *finding) {
-			r.judgeHabit(f, func(e *Exchange) (relevant, wrong bool) { return e.hasLimit, e.rejectsParameter("limit") })
-		},
+		judge:     judgeHabit(func(e *Exchange) (relevant, wrong bool) { return e.hasLimit, e.rejectsParameter("limit") }),
 	},
 }
 
 // judgeEnds finds last pages that a client read again at once. Several parts of the client may walk
 // through a list. So the page may be read as often as the client got a link to it.
 func judgeEnds(r *Record, f *finding) {
-	type page struct {
-		client *client
-		place  cursorPlace
-		path   string
-	}
-	links, reads := map[page]int{}, map[page]int{}
+	links, reads := map[place]int{}, map[place]int{} // by cursor
 	for _, e := range r.all {
 		if !e.lists() || e.Status != 200 || e.IfNoneMatch != "" { // with it, the client checks for a change
 			continue
 		}
 		if next := e.next(); next != nil {
-			links[page{e.client, cursorPlace{e.episode, next.Query().Get("cursor")}, e.Path}]++
+			links[e.place(next.Query().Get("cursor"))]++
 			continue
 		}
 		if e.cursor == "" {
 			continue
 		}
-		last := page{e.client, e.cursorPlace(), e.Path}
+		last := e.place(e.cursor)
 		reads[last]++
 		const atOnce = 10 * time.Second
 		before := e.at(-1)

@@ -152,6 +152,17 @@ func (r *Record) prepare() {
 	})
 }
 
+// place is a path as a client sees it between two resets, with something more that counts, such as a
+// tag.
+type place struct {
+	client     *client
+	episode    int
+	path, more string
+}
+
+// place returns the place of an exchange.
+func (e *Exchange) place(more string) place { return place{e.client, e.episode, e.Path, more} }
+
 // at returns the exchange of the same client so many steps away, or nil.
 func (e *Exchange) at(step int) *Exchange {
 	if i := e.index + step; i >= 0 && i < len(e.client.all) {

@@ -62,24 +62,15 @@ func (e *Exchange) resumes() bool {
 	return e.LastEventID != "" || e.after != "" && e.after != "latest"
 }
 
-// eventTypes are the events of the streams of a client between two resets.
-type eventTypes struct {
-	client  *client
-	episode int
-	types   string
-}
-
-func (e *Exchange) eventTypes() eventTypes { return eventTypes{e.client, e.episode, e.types} }
-
-// streams has streams of events by what they are for, in the order of their starts.
-type streams map[eventTypes][]*Exchange
+// streams has streams of events by their types, in the order of their starts.
+type streams map[place][]*Exchange
 
 // streams returns the streams of events for which a function reports true.
 func (r *Record) streams(which func(*Exchange) bool) streams {
 	all := streams{}
 	for _, e := range r.all {
 		if e.streams && which(e) {
-			all[e.eventTypes()] = append(all[e.eventTypes()], e)
+			all[e.place(e.types)] = append(all[e.place(e.types)], e)
 		}
 	}
 	return all
@@ -87,7 +78,7 @@ func (r *Record) streams(which func(*Exchange) bool) streams {
 
 // next returns the first stream that may continue another one, or nil.
 func (s streams) next(e *Exchange) *Exchange {
-	same := s[e.eventTypes()]
+	same := s[e.place(e.types)]
 	i := sort.Search(len(same), func(i int) bool { return same[i].index > e.index && !same[i].Began.Before(e.Ended) })
 	if i == len(same) || same[i].Began.Sub(e.Ended) > soon {
 		return nil
