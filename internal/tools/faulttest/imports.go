@@ -14,6 +14,7 @@ import (
 
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
+	"petstore/internal/transfer"
 )
 
 const (
@@ -53,7 +54,7 @@ func killedImport(ctx context.Context, f *fixture) string {
 	s.withKey(i.key).want(ctx, 200, "GET", "/account", "")
 	report := i.finish(ctx)
 	const wrong = importedRows / wrongRow
-	must.Hold(report.Rows == importedRows && report.Failed == wrong && report.Before == len(known) && report.Imported+report.Before+report.Failed == importedRows,
+	must.Hold(report.Rows == importedRows && report.Failed == wrong && report.Before == int64(len(known)) && report.Imported+report.Before+report.Failed == importedRows,
 		"the report is %+v, want %d rows before and %d with mistakes", report, len(known), wrong)
 	i.checkErrors()
 	i.checkStore(ctx, before)
@@ -108,14 +109,6 @@ func (i *importer) accepted() map[int]int64 {
 	return ids
 }
 
-// importReport is the summary of an import.
-type importReport struct {
-	Rows     int
-	Imported int
-	Before   int `json:"importedBefore"`
-	Failed   int
-}
-
 // awaitRows waits until about this number of rows more is in the journal.
 func (i *importer) awaitRows(ctx context.Context, rows int) {
 	const bytes = 50 // of each row
@@ -132,7 +125,7 @@ func (i *importer) awaitRows(ctx context.Context, rows int) {
 }
 
 // finish continues the import until it ends.
-func (i *importer) finish(ctx context.Context) (report importReport) {
+func (i *importer) finish(ctx context.Context) (report transfer.Summary) {
 	output, err := i.command(ctx).Output()
 	must.Hold(err != nil, "an import with mistakes succeeds") // exit code 1
 	if err := json.Unmarshal(output, &report); err != nil {
@@ -143,12 +136,9 @@ func (i *importer) finish(ctx context.Context) (report importReport) {
 
 // checkErrors fails the row unless the errors are about the wrong rows.
 func (i *importer) checkErrors() {
-	found := map[int]bool{}
+	found := map[int64]bool{}
 	for text := range strings.Lines(string(must.Get(os.ReadFile(i.file + ".errors")))) {
-		var one struct {
-			Line        int
-			Field, Code string
-		}
+		var one transfer.RowError
 		must.OK(json.Unmarshal([]byte(text), &one))
 		must.Hold((one.Line-1)%wrongRow == 0 && one.Field == "status" && one.Code == "not_in_enum", "an error is %s", text)
 		found[one.Line] = true
