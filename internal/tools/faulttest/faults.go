@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"petstore/internal/tools/must"
 )
 
 // fault is a mistake to plant in the program. A row that does not detect it proves nothing.
@@ -149,27 +151,20 @@ func early(what, file, decide, write string) fault {
 	}
 }
 
-// plantFaults builds the program with each fault of the rows and runs the row on it. The
-// error lists the faults that the rows missed.
-func (s *suite) plantFaults(ctx context.Context, chosen []row) error {
+// plantFaults builds the program with each fault of the rows and runs the row on it. It fails
+// with the faults that the rows missed.
+func (s *suite) plantFaults(ctx context.Context, chosen []row) {
 	var missed []string
 	for _, f := range faults {
 		i := slices.IndexFunc(chosen, func(r row) bool { return r.number == f.row })
 		if i < 0 {
 			continue
 		}
-		source, changed, err := f.plant(".")
-		if err != nil {
-			return err
-		}
+		source, changed := f.plant(".")
 		planted := program{filepath.Join(s.dir, "fault"), map[string]string{source: changed}}
-		if err := build(ctx, planted); err != nil {
-			return err
-		}
+		planted.build(ctx)
 		figures, logs, err := s.runRow(ctx, planted, chosen[i])
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+		must.OK(ctx.Err())
 		verdict, text := "detected", figures
 		if why, ok := errors.AsType[skipError](err); ok {
 			verdict, text = "-", "skipped: "+why.Error()
@@ -178,45 +173,31 @@ func (s *suite) plantFaults(ctx context.Context, chosen []row) error {
 			missed = append(missed, fmt.Sprintf("%d (%s)", f.row, f.what))
 		} else if err != nil {
 			text, _, _ = strings.Cut(err.Error(), "\n")
-			if err := os.RemoveAll(logs); err != nil { // the fault was detected, so nobody needs the logs
-				return err
-			}
+			must.OK(os.RemoveAll(logs)) // the fault was detected, so nobody needs the logs
 		} else {
 			verdict = "MISSED"
 			missed = append(missed, fmt.Sprintf("%d (%s)", f.row, f.what))
 		}
 		fmt.Fprintf(s.stdout, "%2d  %-55s %-8s %.150s\n", f.row, f.what, verdict, text)
 	}
-	if len(missed) > 0 {
-		return fmt.Errorf("not detected: %s", strings.Join(missed, ", "))
-	}
-	return nil
+	must.Hold(len(missed) == 0, "not detected: %s", strings.Join(missed, ", "))
 }
 
 // plant returns the absolute path of the file that a fault changes, and its text with the
 // fault.
-func (f fault) plant(root string) (file, text string, err error) {
-	if file, err = filepath.Abs(filepath.Join(root, f.file)); err != nil {
-		return "", "", err
-	}
-	source, err := os.ReadFile(file)
-	if err != nil {
-		return "", "", err
-	}
-	if count := strings.Count(string(source), f.before); count != 1 {
-		return "", "", fmt.Errorf("fault %q: %q occurs %d times in %s, want once; update the fault in faults.go", f.what, f.before, count, f.file)
-	}
-	return file, strings.Replace(string(source), f.before, f.after, 1), nil
+func (f fault) plant(root string) (file, text string) {
+	file = must.Get(filepath.Abs(filepath.Join(root, f.file)))
+	source := string(must.Get(os.ReadFile(file)))
+	count := strings.Count(source, f.before)
+	must.Hold(count == 1, "fault %q: %q occurs %d times in %s, want once; update the fault in faults.go", f.what, f.before, count, f.file)
+	return file, strings.Replace(source, f.before, f.after, 1)
 }
 
 // compileFaults checks that the program compiles with each fault of the rows. Each build has
 // many faults, at most one in each file, because a build of its own for each would take
-// minutes. It links nothing. The error names the faults of the builds that fail.
-func compileFaults(ctx context.Context, out io.Writer, chosen []row) error {
-	dir, err := os.MkdirTemp("", "petstore-faulttest-")
-	if err != nil {
-		return err
-	}
+// minutes. It links nothing. It fails with the faults that do not compile.
+func compileFaults(ctx context.Context, out io.Writer, chosen []row) {
+	dir := must.Get(os.MkdirTemp("", "petstore-faulttest-"))
 	defer os.RemoveAll(dir)
 	var builds []map[string]fault // by file
 	compiled, uncompiled := 0, 0
@@ -242,19 +223,15 @@ func compileFaults(ctx context.Context, out io.Writer, chosen []row) error {
 	}
 	var failures []error
 	for _, b := range builds {
-		p := program{filepath.Join(dir, "petstore"), map[string]string{}}
-		for _, f := range b {
-			file, text, err := f.plant(".")
-			failures = append(failures, err)
-			p.replaced[file] = text
-		}
-		if err := p.goCommand(ctx, "list", "-export"); err != nil {
-			failures = append(failures, fmt.Errorf("a fault does not compile; update it in faults.go: %w", err))
-		}
+		failures = append(failures, must.Attempt(func() {
+			p := program{filepath.Join(dir, "petstore"), map[string]string{}}
+			for _, f := range b {
+				file, text := f.plant(".")
+				p.replaced[file] = text
+			}
+			must.Explain("a fault does not compile; update it in faults.go", func() { p.goCommand(ctx, "list", "-export") })
+		}))
 	}
-	if err := errors.Join(failures...); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "%d faults compile; %d are in SQL, which only a row runs\n", compiled, uncompiled)
-	return err
+	must.OK(errors.Join(failures...))
+	fmt.Fprintf(out, "%d faults compile; %d are in SQL, which only a row runs\n", compiled, uncompiled)
 }

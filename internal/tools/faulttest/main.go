@@ -101,41 +101,34 @@ func execute(ctx context.Context, args []string, stdout io.Writer) error {
 	} else if err != nil {
 		return err
 	}
-	chosen, err := choose(*numbers)
-	if err != nil {
-		return err
-	}
-	if *compiles {
-		return compileFaults(ctx, stdout, chosen)
-	}
-	suite, err := newSuite(ctx, stdout)
-	if err != nil {
-		return err
-	}
-	if *faults {
-		err = suite.plantFaults(ctx, chosen)
-	} else {
-		err = suite.runRows(ctx, chosen)
-	}
-	return errors.Join(err, suite.close())
+	return must.Attempt(func() {
+		chosen := choose(*numbers)
+		if *compiles {
+			compileFaults(ctx, stdout, chosen)
+			return
+		}
+		suite := newSuite(ctx, stdout)
+		try := suite.runRows
+		if *faults {
+			try = suite.plantFaults
+		}
+		must.OK(errors.Join(must.Attempt(func() { try(ctx, chosen) }), suite.close()))
+	})
 }
 
 // choose returns the rows with these comma-separated numbers, or all rows for an empty
 // string.
-func choose(numbers string) ([]row, error) {
+func choose(numbers string) (chosen []row) {
 	if numbers == "" {
-		return rows, nil
+		return rows
 	}
-	var chosen []row
 	for text := range strings.SplitSeq(numbers, ",") {
 		number, err := strconv.Atoi(text)
 		i := slices.IndexFunc(rows, func(r row) bool { return r.number == number })
-		if err != nil || i < 0 {
-			return nil, fmt.Errorf("unknown row %q; docs/reliability.md lists the rows, as in -rows 5,7", text)
-		}
+		must.Hold(err == nil && i >= 0, "unknown row %q; docs/reliability.md lists the rows, as in -rows 5,7", text)
 		chosen = append(chosen, rows[i])
 	}
-	return chosen, nil
+	return chosen
 }
 
 // rowTimeout limits each row. Most take some seconds.
@@ -143,7 +136,7 @@ const rowTimeout = 4 * time.Minute
 
 // runRows runs rows one after the other, because most of them measure time, and prints a
 // line for each.
-func (s *suite) runRows(ctx context.Context, chosen []row) error {
+func (s *suite) runRows(ctx context.Context, chosen []row) {
 	began := time.Now()
 	var failed []string
 	skipped := 0
@@ -159,24 +152,16 @@ func (s *suite) runRows(ctx context.Context, chosen []row) error {
 			failed = append(failed, strconv.Itoa(r.number))
 		}
 		fmt.Fprintf(s.stdout, "%2d  %-44s %-6s %5.1f s  %s\n", r.number, r.name, verdict, time.Since(started).Seconds(), figures)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+		must.OK(ctx.Err())
 	}
 	fmt.Fprintf(s.stdout, "%d of %d rows passed, %d skipped, %.0f s\n", len(chosen)-len(failed)-skipped, len(chosen), skipped, time.Since(began).Seconds())
-	if len(failed) > 0 {
-		return fmt.Errorf("rows %s failed", strings.Join(failed, ", "))
-	}
-	return nil
+	must.Hold(len(failed) == 0, "rows %s failed", strings.Join(failed, ", "))
 }
 
 // runRow runs one row against a build of the program. If the row fails, its folder with all
 // logs is kept.
 func (s *suite) runRow(ctx context.Context, p program, r row) (figures, logs string, err error) {
-	f, err := s.fixture(p, r)
-	if err != nil {
-		return "", "", err
-	}
+	f := s.fixture(p, r)
 	ctx, cancel := context.WithTimeoutCause(ctx, rowTimeout, fmt.Errorf("the row took longer than %s", rowTimeout))
 	defer cancel()
 	err = must.Attempt(func() { figures = r.run(ctx, f) })

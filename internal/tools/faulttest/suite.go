@@ -37,18 +37,14 @@ type suite struct {
 
 // newSuite builds the program from the sources in the current folder and creates the
 // template.
-func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
-	dir, err := os.MkdirTemp("", "petstore-faulttest-")
-	if err != nil {
-		return nil, err
-	}
+func newSuite(ctx context.Context, stdout io.Writer) *suite {
+	dir := must.Get(os.MkdirTemp("", "petstore-faulttest-"))
+	must.OK(os.Chmod(dir, 0o711)) // PostgreSQL runs as another user if this process is root
 	s := &suite{stdout: stdout, dir: dir, program: program{binary: filepath.Join(dir, "petstore")}}
-	return s, must.Attempt(func() {
-		must.OK(os.Chmod(dir, 0o711)) // PostgreSQL runs as another user if this process is root
-		s.postgres = must.Get(localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), nil))
-		must.OK(build(ctx, s.program))
-		s.makeTemplate(ctx)
-	})
+	s.postgres = must.Get(localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), nil))
+	s.program.build(ctx)
+	s.makeTemplate(ctx)
+	return s
 }
 
 // close removes everything except the logs of failed rows.
@@ -66,34 +62,21 @@ type program struct {
 }
 
 // build compiles a program.
-func build(ctx context.Context, p program) error {
-	return p.goCommand(ctx, "build", "-o", p.binary)
-}
+func (p program) build(ctx context.Context) { p.goCommand(ctx, "build", "-o", p.binary) }
 
 // goCommand runs a command of go on a program. It does not change the source files.
-func (p program) goCommand(ctx context.Context, args ...string) error {
-	dir, err := os.MkdirTemp(filepath.Dir(p.binary), "overlay-")
-	if err != nil {
-		return err
-	}
+func (p program) goCommand(ctx context.Context, args ...string) {
+	dir := must.Get(os.MkdirTemp(filepath.Dir(p.binary), "overlay-"))
 	defer os.RemoveAll(dir)
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	for source, text := range p.replaced {
 		planted := filepath.Join(dir, strconv.Itoa(len(overlay.Replace))+".go")
-		if err := os.WriteFile(planted, []byte(text), 0o600); err != nil {
-			return err
-		}
+		must.OK(os.WriteFile(planted, []byte(text), 0o600))
 		overlay.Replace[source] = planted
 	}
-	encoded, err := json.Marshal(overlay)
-	if err != nil {
-		return err
-	}
 	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(list, encoded, 0o600); err != nil {
-		return err
-	}
-	return must.Attempt(func() { run.Program(ctx, "go", append(args, "-overlay", list, "./cmd/petstore")...) })
+	must.OK(os.WriteFile(list, must.Get(json.Marshal(overlay)), 0o600))
+	run.Program(ctx, "go", append(args, "-overlay", list, "./cmd/petstore")...)
 }
 
 // templateDir is the folder of the cluster that rows copy.
@@ -147,12 +130,10 @@ type fixture struct {
 	cleanups []func()
 }
 
-func (s *suite) fixture(p program, r row) (*fixture, error) {
-	dir, err := os.MkdirTemp(s.dir, fmt.Sprintf("row%02d-", r.number))
-	if err != nil {
-		return nil, err
-	}
-	return &fixture{suite: s, program: p, dir: dir}, os.Chmod(dir, 0o711)
+func (s *suite) fixture(p program, r row) *fixture {
+	dir := must.Get(os.MkdirTemp(s.dir, fmt.Sprintf("row%02d-", r.number)))
+	must.OK(os.Chmod(dir, 0o711))
+	return &fixture{suite: s, program: p, dir: dir}
 }
 
 // cleanup registers a function to call when the row ends, the latest first.
