@@ -167,59 +167,32 @@ func (t step) String() string {
 }
 
 // stepKind is the kind of a step.
-type stepKind uint8
+type stepKind string
 
 const (
-	stepEmit stepKind = iota
-	stepDisable
-	stepEnable
-	stepSecond
-	stepLease
-	stepCrash
-	stepDispatch
-	stepSweep
-	stepClaim
-	stepLeave
-	stepRenew
-	stepTarget
-	stepRead
-	stepSend
-	stepDrop
-	stepResult
-	stepRecord
-	stepStop
-	stepListen
-	stepRelease
-	stepForget
-	stepFinish
+	stepEmit     stepKind = "emit"
+	stepDisable  stepKind = "disable"
+	stepEnable   stepKind = "enable"
+	stepSecond   stepKind = "a few seconds pass"
+	stepLease    stepKind = "15 seconds pass"
+	stepCrash    stepKind = "crash"
+	stepDispatch stepKind = "dispatch"
+	stepSweep    stepKind = "sweep"
+	stepClaim    stepKind = "claim"
+	stepLeave    stepKind = "leave an expired lease"
+	stepRenew    stepKind = "renew"
+	stepTarget   stepKind = "read target"
+	stepRead     stepKind = "read deliveries"
+	stepSend     stepKind = "send"
+	stepDrop     stepKind = "drop"
+	stepResult   stepKind = "result"
+	stepRecord   stepKind = "record"
+	stepStop     stepKind = "stop"
+	stepListen   stepKind = "listen"
+	stepRelease  stepKind = "release"
+	stepForget   stepKind = "forget"
+	stepFinish   stepKind = "all others freeze, and the rest is done"
 )
-
-func (k stepKind) String() string {
-	return [...]string{
-		stepEmit:     "emit",
-		stepDisable:  "disable",
-		stepEnable:   "enable",
-		stepSecond:   "a few seconds pass",
-		stepLease:    "15 seconds pass",
-		stepCrash:    "crash",
-		stepDispatch: "dispatch",
-		stepSweep:    "sweep",
-		stepClaim:    "claim",
-		stepLeave:    "leave an expired lease",
-		stepRenew:    "renew",
-		stepTarget:   "read target",
-		stepRead:     "read deliveries",
-		stepSend:     "send",
-		stepDrop:     "drop",
-		stepResult:   "result",
-		stepRecord:   "record",
-		stepStop:     "stop",
-		stepListen:   "listen",
-		stepRelease:  "release",
-		stepForget:   "forget",
-		stepFinish:   "all others freeze, and the rest is done",
-	}[k]
-}
 
 // The mistakes that can be planted in the model.
 const (
