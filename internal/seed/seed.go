@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/db"
+	"petstore/internal/casefold"
 	"petstore/internal/event"
 	"petstore/internal/postgres"
 )
@@ -135,10 +136,10 @@ func Fill(ctx context.Context, queries *db.Queries, accountID int64, pets int, p
 	if err := c.reserveIDs(ctx, queries, pets); err != nil {
 		return err
 	}
-	held := heldByPet(pets)
-	if err := copyAll(ctx, c, allCategories(), category.row, queries.SampleCategories); err != nil {
+	if err := c.copyCategories(ctx, queries); err != nil {
 		return err
 	}
+	held := heldByPet(pets)
 	if err := copyAll(ctx, c, allPets(held), pet.row, queries.SamplePets); err != nil {
 		return err
 	}
@@ -181,6 +182,18 @@ func idOf(n int, firstNew int64) int64 {
 		return int64(n)
 	}
 	return firstNew + int64(n-reservedIDs-1)
+}
+
+func (c *copier) copyCategories(ctx context.Context, queries *db.Queries) error {
+	var rows []db.SampleCategoriesParams
+	for i, one := range categories {
+		rows = append(rows, db.SampleCategoriesParams{
+			AccountID: c.accountID, ID: int64(i + 1), Name: one.name, NameKey: casefold.Key(one.name), Description: &one.description,
+		})
+	}
+	_, err := queries.SampleCategories(ctx, rows)
+	c.done = len(rows)
+	return err
 }
 
 // copyAll copies items into a table, some at a time.

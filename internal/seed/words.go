@@ -1,37 +1,11 @@
 package seed
 
-import (
-	"iter"
-
-	"petstore/db"
-	"petstore/internal/casefold"
-)
-
-// category is a row of categories, and the percentage of pets that belong to it.
-type category struct {
-	id          int
+// categories are the rows of categories, with ids from 1.
+var categories = [...]struct {
 	name        string
+	share       int // the percentage of pets that belong to it
 	description string
-	share       int
-}
-
-func (c category) row(of *copier) db.SampleCategoriesParams {
-	return db.SampleCategoriesParams{AccountID: of.accountID, ID: int64(c.id), Name: c.name, NameKey: casefold.Key(c.name), Description: &c.description}
-}
-
-// allCategories yields the categories with their ids, starting at 1.
-func allCategories() iter.Seq[category] {
-	return func(yield func(category) bool) {
-		for i, c := range categories {
-			c.id = i + 1
-			if !yield(c) {
-				return
-			}
-		}
-	}
-}
-
-var categories = [...]category{
+}{
 	{name: "Dogs", share: 26, description: "Loyal company for long walks, from lap dogs to sheepdogs."},
 	{name: "Cats", share: 22, description: "House cats, short-haired and long-haired. They will choose you."},
 	{name: "Birds", share: 12, description: "Budgerigars, canaries and parrots. Please keep them in pairs."},
