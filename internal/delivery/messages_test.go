@@ -12,31 +12,6 @@ import (
 
 const statusOf = "SELECT status FROM messages WHERE id = $1"
 
-// TestMessageIsDelivered: a message is delivered when every webhook that subscribes has
-// accepted it, and its event says so.
-func TestMessageIsDelivered(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	quick, slow := receive(t, nil), reject(t, http.StatusBadGateway)
-	f.webhook(quick.url, "message.queued", "message.delivered")
-	f.webhook(slow.url, "message.queued")
-	worker := f.work()
-	id := f.message()
-	worker.Wake(f.account)
-	quick.await(1)
-	slow.await(1)
-	await(f, 1, "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
-	await(f, 1, "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1 AND status = 'pending'")
-	has(f, "queued", statusOf, id)
-	slow.status.Store(http.StatusOK)
-	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() WHERE status = 'pending'")
-	await(f, "delivered", statusOf, id)
-	got := quick.await(2)[1]
-	if got.event.Type != "message.delivered" || got.event.Sequence != 2 {
-		t.Errorf("%s", got.body)
-	}
-}
-
 // TestTwoWebhooksAcceptAMessage at once: the second transaction waits for the first, and sees that its
 // webhook was the last one. Otherwise the message would stay queued.
 func TestTwoWebhooksAcceptAMessage(t *testing.T) {

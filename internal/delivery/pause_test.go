@@ -18,28 +18,6 @@ func (f *feed) broken(id, until string) {
 	f.exec("UPDATE webhooks SET failures = 20, failing_since = now() - interval '1 hour', retry_at = "+until+" WHERE id = $1", id)
 }
 
-// TestWebhookPauses: a webhook that only fails gets few requests, however much is due at it.
-// After the first success, it gets everything.
-func TestWebhookPauses(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	to := reject(t, http.StatusBadGateway)
-	f.webhook(to.url)
-	f.emit(pets(1, 1000)...)
-	f.work().Wake(f.account)
-	await(f, true, "SELECT failures >= 12 FROM webhooks") // pauses of 1 and 2 seconds are over
-	if got := to.count(); got > 16 {
-		t.Errorf("%d requests to a webhook that only fails, want at most 15", got)
-	}
-	if wait := read[float64](f, "SELECT extract(epoch FROM retry_at - statement_timestamp())::float8 FROM webhooks"); wait < 2 || wait > 4.5 {
-		t.Errorf("the webhook pauses for %g s more, want about 4", wait)
-	}
-	to.status.Store(http.StatusOK)
-	f.exec("UPDATE webhooks SET retry_at = now()")
-	await(f, true, "SELECT count(*) >= 980 FROM webhook_deliveries WHERE status = 'delivered'")
-	await(f, true, "SELECT failures = 0 AND failing_since IS NULL AND retry_at IS NULL FROM webhooks")
-}
-
 // TestRequestEndsPause: a test is sent at once, before the deliveries that wait. Its success
 // ends the pause, and its failure does not.
 func TestRequestEndsPause(t *testing.T) {

@@ -329,6 +329,10 @@ func TestProbe(t *testing.T) {
 			t.Errorf("after %d failures, a request ended the pause at %s", maxFailures-1+i, d.probedAt)
 		}
 	}
+	l.exec("UPDATE webhooks SET lease_until = NULL, retry_at = now() + interval '1 minute'")
+	if claimed, err := d.claim(t.Context()); err != nil || claimed {
+		t.Errorf("a process claims a webhook that pauses: %t, %v", claimed, err)
+	}
 	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
 	if queue := make(chan delivery, 1); d.readProbe(t.Context(), queue) != nil || len(queue) > 0 {
 		t.Error("a probe without a delivery that is due fails")
