@@ -249,23 +249,3 @@ func TestGrace(t *testing.T) {
 		t.Errorf("%d of %d requests were recorded, want the 4 in flight", got, to.count())
 	}
 }
-
-// TestLockedWebhook: a webhook that somebody has locked does not hold up the others, and
-// gets its events when it is unlocked.
-func TestLockedWebhook(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	to, other := receive(t, nil), receive(t, nil)
-	id := f.webhook(to.url)
-	f.webhook(other.url)
-	f.work()
-	holder := pgtest.Begin(t, f.owner.Pool)
-	pgtest.Exec(t, holder, "SELECT FROM webhooks WHERE account_id = $1 AND id = $2 FOR UPDATE", f.account, id)
-	f.emit(pets(1, 3)...)
-	other.await(3)
-	if got := to.count(); got > 0 {
-		t.Errorf("%d requests to a locked webhook", got)
-	}
-	pgtest.Rollback(t, holder)
-	to.await(3)
-}

@@ -505,6 +505,9 @@ func TestIdleWorker(t *testing.T) {
 			t.Errorf("%d of %s in %s, want 1 to %d", got, name, took, most)
 		}
 	}
+	if looks, sweeps := counts["DispatchLock"], counts["DispatchAccounts"]; looks <= sweeps {
+		t.Errorf("%d looks at the locked webhook in %d sweeps, want more", looks, sweeps)
+	}
 	if got := scrape(t, l.worker, "petstore_webhooks_failing"); got != "1" {
 		t.Errorf("the metric says that %q webhooks fail, want 1", got)
 	}
@@ -543,7 +546,8 @@ func TestRecordAfterRetry(t *testing.T) {
 	}
 }
 
-// TestGivenUp: a webhook that has failed for five days is disabled by its next failure.
+// TestGivenUp: a webhook that has failed for five days is disabled by its next failure, and one that
+// returns 410 at once. There is an event of that. A success ends the failing.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -553,12 +557,12 @@ func TestGivenUp(t *testing.T) {
 		unsent           string
 		want             string
 	}{
-		{"5 days", "1 day", http.StatusBadGateway, "", "disabled false"},
-		{"5 days", "2 days", http.StatusBadGateway, "", "enabled true"}, // it had no events since
-		{"5 days", "1 day", http.StatusOK, "", "enabled false"},
-		{"5 days", "1 day", 0, "The feed no longer has the event.", "enabled false"},
-		{"119 hours", "1 day", http.StatusBadGateway, "", "enabled false"},
-		{"1 hour", "1 hour", http.StatusGone, "", "disabled false"},
+		{"5 days", "1 day", http.StatusBadGateway, "", "disabled (failing), 1 event, fails"},
+		{"5 days", "2 days", http.StatusBadGateway, "", "enabled, fails since now"}, // it had no events since
+		{"5 days", "1 day", http.StatusOK, "", "enabled"},
+		{"5 days", "1 day", 0, "The feed no longer has the event.", "enabled, fails"},
+		{"119 hours", "1 day", http.StatusBadGateway, "", "enabled, fails"},
+		{"1 hour", "1 hour", http.StatusGone, "", "disabled (gone), 1 event, fails"},
 	}
 	l.store(slices.Repeat([]trial{{stored: sound}}, len(tests)))
 	for i, test := range tests {
@@ -568,10 +572,14 @@ func TestGivenUp(t *testing.T) {
 		due := need.Value(d.due(t.Context(), position{}, 1))(t)
 		due[0].unsent = test.unsent
 		need.OK(t, d.record(t.Context(), []result{{delivery: due[0], httpStatus: test.status}}))
-		// The status, and whether it fails since now.
-		const state = "SELECT status || ' ' || coalesce(failing_since >= $1, false) FROM webhooks WHERE account_id = $2"
-		got := valueOf[string](l, state, l.began, to.AccountID)
-		if got != test.want || d.stopped != strings.HasPrefix(got, "disabled") {
+		const state = `
+			SELECT concat(status, ' (' || disabled_reason || ')', ', ' || nullif(events, 0) || ' event',
+			              CASE WHEN failing_since >= $1 THEN ', fails since now' WHEN failing_since IS NOT NULL THEN ', fails' END)
+			FROM webhooks AS w, LATERAL (
+				SELECT count(*) AS events FROM events AS e
+				WHERE e.account_id = $2 AND e.type = 'webhook.disabled' AND e.subject = '/webhooks/' || w.id) AS counted
+			WHERE account_id = $2`
+		if got := valueOf[string](l, state, l.began, to.AccountID); got != test.want || d.stopped != strings.HasPrefix(got, "disabled") {
 			t.Errorf("case %d: %s, stopped: %t; want %s", i, got, d.stopped, test.want)
 		}
 	}
