@@ -547,22 +547,24 @@ func TestRecordAfterRetry(t *testing.T) {
 }
 
 // TestGivenUp: a webhook that has failed for five days is disabled by its next failure, and one that
-// returns 410 at once. There is an event of that. A success ends the failing.
+// returns 410 at once. There is an event of that. A success ends the failing. The response of a former
+// URL says nothing about the new one, which gets the event.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	tests := []struct {
 		failing, retried string // ago
 		status           int
-		unsent           string
+		unsent, url      string
 		want             string
 	}{
-		{"5 days", "1 day", http.StatusBadGateway, "", "disabled (failing), 1 event, fails"},
-		{"5 days", "2 days", http.StatusBadGateway, "", "enabled, fails since now"}, // it had no events since
-		{"5 days", "1 day", http.StatusOK, "", "enabled"},
-		{"5 days", "1 day", 0, "The feed no longer has the event.", "enabled, fails"},
-		{"119 hours", "1 day", http.StatusBadGateway, "", "enabled, fails"},
-		{"1 hour", "1 hour", http.StatusGone, "", "disabled (gone), 1 event, fails"},
+		{"5 days", "1 day", http.StatusBadGateway, "", "", "disabled (failing), 1 event, fails"},
+		{"5 days", "2 days", http.StatusBadGateway, "", "", "enabled, fails since now"}, // it had no events since
+		{"5 days", "1 day", http.StatusOK, "", "", "enabled"},
+		{"5 days", "1 day", 0, "The feed no longer has the event.", "", "enabled, fails"},
+		{"119 hours", "1 day", http.StatusBadGateway, "", "", "enabled, fails"},
+		{"1 hour", "1 hour", http.StatusGone, "", "", "disabled (gone), 1 event, fails"},
+		{"5 days", "1 day", http.StatusGone, "", "http://before", "enabled, fails, due"},
 	}
 	l.store(slices.Repeat([]trial{{stored: sound}}, len(tests)))
 	for i, test := range tests {
@@ -571,10 +573,11 @@ func TestGivenUp(t *testing.T) {
 		d := l.drain(to, process{current: true})
 		due := need.Value(d.due(t.Context(), position{}, 1))(t)
 		due[0].unsent = test.unsent
-		need.OK(t, d.record(t.Context(), []result{{delivery: due[0], httpStatus: test.status}}))
+		need.OK(t, d.record(t.Context(), []result{{delivery: due[0], url: test.url, httpStatus: test.status}}))
 		const state = `
 			SELECT concat(status, ' (' || disabled_reason || ')', ', ' || nullif(events, 0) || ' event',
-			              CASE WHEN failing_since >= $1 THEN ', fails since now' WHEN failing_since IS NOT NULL THEN ', fails' END)
+			              CASE WHEN failing_since >= $1 THEN ', fails since now' WHEN failing_since IS NOT NULL THEN ', fails' END,
+			              (SELECT ', due' FROM webhook_deliveries WHERE account_id = $2 AND next_attempt_at <= statement_timestamp()))
 			FROM webhooks AS w, LATERAL (
 				SELECT count(*) AS events FROM events AS e
 				WHERE e.account_id = $2 AND e.type = 'webhook.disabled' AND e.subject = '/webhooks/' || w.id) AS counted
