@@ -450,7 +450,7 @@ func (b *tail) Read(p []byte) (n int, err error) {
 func (b *tail) Close() error { b.closed = true; return nil }
 
 // TestFinish: a connection can be used again after a response of at most 4 KiB, which is read
-// to its end.
+// to its end. It is cut if that takes a second.
 func TestFinish(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]bool{0: true, 4096: true, 4097: false, 100_000: false} {
@@ -459,6 +459,13 @@ func TestFinish(t *testing.T) {
 			t.Errorf("the end of a body of %d bytes is read: %t, and it is closed: %t", size, body.ended, body.closed)
 		}
 	}
+	synctest.Test(t, func(t *testing.T) {
+		slow, cut := io.Pipe()
+		began := time.Now()
+		if finish(slow, func() { _ = cut.Close() }); time.Since(began) != time.Second {
+			t.Errorf("a slow body is cut after %s, want 1s", time.Since(began))
+		}
+	})
 }
 
 // TestSend: an attempt has a result without the body, and the first one is counted with the

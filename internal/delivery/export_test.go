@@ -17,12 +17,12 @@ func (w *Worker) TakeOver() {
 	w.responsive, w.responded = time.Now().Add(-headStart), time.Now().Add(time.Hour)
 }
 
-// Draining returns the numbers of fast and slow webhooks whose leases the worker has.
+// Draining returns how many of the worker's leases have fast and slow places.
 func (w *Worker) Draining() (fast, slow int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for d := range w.leases {
-		if d.isSlow {
+		if d.pool == w.slow {
 			slow++
 		} else {
 			fast++

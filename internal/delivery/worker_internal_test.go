@@ -377,6 +377,21 @@ func TestWaitsBeforeSlice(t *testing.T) {
 	}
 }
 
+// TestSlowAmongFast: a drain with a place for fast webhooks leaves a slow one to its next turn.
+func TestSlowAmongFast(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.store([]trial{{stored: sound}})
+	l.exec("UPDATE webhooks SET slow_until = now() + interval '1 minute'")
+	for _, isSlow := range []bool{false, true} {
+		d, queue := l.drain(endpointOf(0), process{current: true}), make(chan delivery, maxEvents)
+		d.renewed, d.isSlow = time.Now(), isSlow
+		if err := d.read(t.Context(), queue); err != nil || (len(queue) > 0) != isSlow {
+			t.Errorf("with a slow place %t, the drain reads %d deliveries, %v", isSlow, len(queue), err)
+		}
+	}
+}
+
 // TestPagesAmongMore: a drain reads shorter pages when more drains run. At the end it does not hold any.
 func TestPagesAmongMore(t *testing.T) {
 	t.Parallel()
