@@ -22,20 +22,21 @@ func (g *Gate) ReadBody(c *gin.Context) ([]byte, error) {
 	if err := g.CheckKey(c); err != nil { // the body may have taken seconds
 		return nil, err
 	}
-	if err := g.reservePlace(c); err != nil {
+	ctx, reserved := c.Request.Context(), &requestOf(c).reserved
+	if err := reserved.take(ctx, g.Limits.requests, 1); err != nil {
 		return nil, err
 	}
 	if len(body) < largeBody {
 		return body, nil
 	}
-	if err := g.Limits.beginDecoding(c.Request.Context(), &requestOf(c).reserved); err != nil {
+	if err := reserved.take(ctx, g.Limits.Decodings, 1); err != nil {
 		return nil, err
 	}
 	return body, g.CheckKey(c) // again, after a wait
 }
 
 // Decoded lets the next large body of the payer be decoded. A second call has no effect.
-func (g *Gate) Decoded(c *gin.Context) { g.Limits.endDecoding(&requestOf(c).reserved) }
+func (g *Gate) Decoded(c *gin.Context) { requestOf(c).reserved.reduce(g.Limits.Decodings, 0) }
 
 // BodyIsOptional reports whether the request may omit its body.
 func BodyIsOptional(c *gin.Context) bool { return requestOf(c).route.has(OptionalBody) }
@@ -53,17 +54,20 @@ func (g *Gate) receiveBody(c *gin.Context) ([]byte, error) {
 	if size < 0 { // unknown
 		size = g.options.MaxBodyBytes
 	}
-	arrived, err := g.Limits.reserveBody(c.Request.Context(), &state.reserved, size)
-	if err != nil {
+	ctx, payer := c.Request.Context(), state.reserved.payer
+	if err := g.Limits.bodies.Take(ctx, payer, 1); err != nil {
 		return nil, err
 	}
-	defer arrived()
+	defer g.Limits.bodies.Give(payer, 1)
+	if err := state.reserved.take(ctx, g.Limits.bodyBytes, size); err != nil {
+		return nil, err
+	}
 	began := time.Now()
 	body, err := httpjson.ReadBody(c.Writer, c.Request, g.options.MaxBodyBytes)
 	if err != nil {
 		return nil, err
 	}
-	g.Limits.returnUnused(&state.reserved, size-int64(len(body)))
+	state.reserved.reduce(g.Limits.bodyBytes, int64(len(body)))
 	state.body, state.bodyRead = body, true
 	g.extendDeadline(c, time.Since(began))
 	return body, nil

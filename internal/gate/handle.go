@@ -117,10 +117,10 @@ func (g *Gate) handler(r Route) gin.HandlerFunc {
 			err = g.authorize(c, r)
 		}
 		if err == nil && r.Scope != 0 { // operations without a key use no limited resource
-			defer g.Limits.release(&state.reserved)
+			defer state.reserved.release()
 			err = g.injectFault(c)
 			if err == nil && !r.has(Body) { // otherwise after the body has arrived
-				err = g.reservePlace(c)
+				err = state.reserved.take(c.Request.Context(), g.Limits.requests, 1)
 			}
 		}
 		if err == nil {

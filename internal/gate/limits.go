@@ -73,22 +73,24 @@ func newLimits(options Options, locks *admission.Pool) *Limits {
 // unlimited.
 func halfOf(number int) int { return (number + 1) / 2 }
 
-// reservation is the part of the share of its payer that a request uses until it ends.
+// reservation has the parts of pools that a request holds until it ends.
 type reservation struct {
-	payer     int64
-	places    int64
-	decodings int64
-	bodyBytes int64
-	pageBytes int64
+	payer int64
+	parts []part
 }
 
-// reservePlace counts a request among those in progress.
-func (g *Gate) reservePlace(c *gin.Context) error {
-	r := &requestOf(c).reserved
-	if err := g.Limits.requests.Take(c.Request.Context(), r.payer, 1); err != nil {
+// part is a part of a pool.
+type part struct {
+	pool   *admission.Pool
+	weight int64
+}
+
+// take takes a part of a pool for the payer of the request.
+func (r *reservation) take(ctx context.Context, pool *admission.Pool, weight int64) error {
+	if err := pool.Take(ctx, r.payer, weight); err != nil {
 		return err
 	}
-	r.places++
+	r.parts = append(r.parts, part{pool, weight})
 	return nil
 }
 
@@ -106,48 +108,22 @@ func (g *Gate) Enter(c *gin.Context, pool *admission.Pool) (leave func(), err er
 	return func() { pool.Give(payer, 1) }, nil
 }
 
-// beginDecoding waits until a request may decode a large body.
-func (l *Limits) beginDecoding(ctx context.Context, r *reservation) error {
-	if err := l.Decodings.Take(ctx, r.payer, 1); err != nil {
-		return err
+// reduce returns what each part of a pool has beyond a weight.
+func (r *reservation) reduce(pool *admission.Pool, weight int64) {
+	for i := range r.parts {
+		if p := &r.parts[i]; p.pool == pool && p.weight > weight {
+			pool.Give(r.payer, p.weight-weight)
+			p.weight = weight
+		}
 	}
-	r.decodings++
-	return nil
 }
 
-// endDecoding ends what beginDecoding has begun, if anything.
-func (l *Limits) endDecoding(r *reservation) {
-	l.Decodings.Give(r.payer, r.decodings)
-	r.decodings = 0
-}
-
-// reserveBody reserves memory for a body of up to size bytes. Call arrived after
-// reading the body.
-func (l *Limits) reserveBody(ctx context.Context, r *reservation, size int64) (arrived func(), err error) {
-	if err := l.bodies.Take(ctx, r.payer, 1); err != nil {
-		return nil, err
+// release returns all parts. The request may take others.
+func (r *reservation) release() {
+	for _, p := range r.parts {
+		p.pool.Give(r.payer, p.weight)
 	}
-	if err := l.bodyBytes.Take(ctx, r.payer, size); err != nil {
-		l.bodies.Give(r.payer, 1)
-		return nil, err
-	}
-	r.bodyBytes += size
-	return func() { l.bodies.Give(r.payer, 1) }, nil
-}
-
-// returnUnused returns the memory that a body of an unknown size did not need.
-func (l *Limits) returnUnused(r *reservation, size int64) {
-	l.bodyBytes.Give(r.payer, size)
-	r.bodyBytes -= size
-}
-
-// release returns everything that a request has reserved. It may reserve again.
-func (l *Limits) release(r *reservation) {
-	l.endDecoding(r)
-	l.requests.Give(r.payer, r.places)
-	l.bodyBytes.Give(r.payer, r.bodyBytes)
-	l.pageBytes.Give(r.payer, r.pageBytes)
-	r.places, r.bodyBytes, r.pageBytes = 0, 0, 0
+	r.parts = r.parts[:0]
 }
 
 // policy is a rate limit that counts requests with a key.

@@ -67,9 +67,10 @@ func steady() func() time.Time {
 // pass reserves, counts and releases one request.
 func pass(t testing.TB, l *Limits, header http.Header) {
 	t.Helper()
-	need.OK(t, l.requests.Take(t.Context(), 1, 1))
+	reserved := reservation{payer: 1}
+	need.OK(t, reserved.take(t.Context(), l.requests, 1))
 	need.Value(l.countRequest(header, auth.Identity{KeyID: 1}, 1))(t)
-	l.release(&reservation{payer: 1, places: 1})
+	reserved.release()
 }
 
 func BenchmarkLimits(b *testing.B) {

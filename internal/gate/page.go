@@ -35,13 +35,12 @@ func limitDrain(c *gin.Context, size int) {
 // ReserveResponse counts the bytes of a response against the share of the payer, until the
 // request ends. It limits the time in which the client must read them.
 func (g *Gate) ReserveResponse(c *gin.Context, size int) error {
-	r, bytes := &requestOf(c).reserved, int64(size)
-	if err := g.Limits.pageBytes.Take(c.Request.Context(), r.payer, bytes); err != nil {
+	ctx := c.Request.Context()
+	if err := requestOf(c).reserved.take(ctx, g.Limits.pageBytes, int64(size)); err != nil {
 		return err
 	}
-	r.pageBytes += bytes
-	if size > drainFrom && writeTimeout(c.Request.Context()) > 0 {
-		setWriteDeadline(c, drainTime(bytes))
+	if size > drainFrom && writeTimeout(ctx) > 0 {
+		setWriteDeadline(c, drainTime(int64(size)))
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 	if len(state.body) >= largeBody { // redacting takes as long as decoding
 		limited, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), redactionWait)
 		defer cancel()
-		_ = g.Limits.beginDecoding(limited, &state.reserved) // on an error, redact without a place
+		_ = state.reserved.take(limited, g.Limits.Decodings, 1) // on an error, redact without a place
 		defer g.Decoded(c)
 	}
 	e.Describe(request, response, identity.Prefix)

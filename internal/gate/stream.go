@@ -67,7 +67,7 @@ func (g *Gate) Stream(c *gin.Context, watched Watched, first Part, read func(con
 		return err
 	}
 	defer g.Limits.streams.Give(payer, 1)
-	g.leave(c)
+	state.reserved.release()
 	header := c.Writer.Header()
 	header.Set("Content-Type", StreamType)
 	header.Set("Cache-Control", "private, no-store")

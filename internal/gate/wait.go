@@ -58,7 +58,8 @@ type Watched struct {
 
 // Await lets a request wait after what it has seen. It calls look when the account may have
 // newer events, until look has found something, the time is over or the server shuts down.
-// While the request waits, it has no place among those in progress.
+// While the request waits, it has no place among those in progress. The ReadTimeout of the HTTP
+// server does not end the wait: net/http lifts it when it has read a request.
 func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen Seen, look func(context.Context) (Seen, error)) error {
 	if seen.Found {
 		return nil
@@ -69,7 +70,7 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 		return err
 	}
 	defer g.Limits.longPolls.Give(payer, 1)
-	g.leave(c)
+	state.reserved.release()
 	ctx, cancel := context.WithTimeout(state.connection, wait)
 	defer cancel()
 	defer state.countWait(time.Now())
@@ -123,10 +124,6 @@ func reason(err error) error {
 
 // countWait records how long a request has waited.
 func (r *request) countWait(began time.Time) { r.waited = time.Since(began) }
-
-// leave returns the place of a request that waits. The ReadTimeout of the HTTP server does
-// not end the wait: net/http lifts it when it has read a request.
-func (g *Gate) leave(c *gin.Context) { g.Limits.release(&requestOf(c).reserved) }
 
 // look reads for a request that waits, within the time limit of a request.
 func (g *Gate) look(c *gin.Context, read func(context.Context) error) error {

@@ -30,7 +30,7 @@ var faults = []fault{
 	{9, "a full disk is an internal error", "internal/postgres/errors.go", `classInsufficientResource = "53"`, `classInsufficientResource = "5X"`},
 	{9, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{13, "overload is an internal error", "internal/gate/errors.go", "return ErrTooManyConcurrent.WithRetryAfter(", "return ErrInternal.WithRetryAfter("},
-	{13, "a request keeps its place after its end", "internal/gate/limits.go", "l.requests.Give(r.payer, r.places)", "_ = r.places"},
+	{13, "a request keeps its place after its end", "internal/gate/limits.go", "p.pool.Give(r.payer, p.weight)", "_ = p"},
 	{22, "commits do not wait for the standby", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{22, "only the first host is used", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
 	{27, "shutdown waits for requests beyond the grace period", "cmd/petstore/serve.go", "context.WithTimeout(context.WithoutCancel(ctx), limit)", "context.WithTimeout(context.WithoutCancel(ctx), time.Minute)"},
