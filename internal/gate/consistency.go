@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"net/http"
 	"strings"
-	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
@@ -90,7 +89,7 @@ func (g *Gate) WantedPosition(ctx context.Context, value string) (*postgres.Posi
 // so that a write that has committed does not fail.
 func (g *Gate) write(c *gin.Context, r Route) error {
 	if g.options.Replicas != nil && r.Scope != 0 {
-		if _, err := g.positions.get(c.Request.Context()); err != nil {
+		if _, err := g.sharedSecrets(c.Request.Context()); err != nil {
 			return err
 		}
 	}
@@ -129,62 +128,64 @@ func (g *Gate) ContinueWalk(ctx context.Context, sealed string) error {
 	return reader.Require(position)
 }
 
-// SigningKey returns the key that signs cursors and seals positions in all processes. The
-// error comes from the database.
-func (g *Gate) SigningKey(ctx context.Context) ([]byte, error) { return g.signingKey.get(ctx) }
+// secrets are the same in all processes.
+type secrets struct {
+	cursors   []byte           // signs cursors
+	positions *httpjson.Sealer // seals the positions of writes and pages, with a key derived from the one of cursors
+}
 
-// positionLength is the number of bytes of a position: the timeline and the LSN.
-const positionLength = 4 + 8
-
-// readSealer returns the sealer of positions. It derives its key from the key of cursors.
-func (g *Gate) readSealer(ctx context.Context) (*httpjson.Sealer, error) {
-	key, err := g.SigningKey(ctx)
+// sharedSecrets returns the secrets, which it reads from the database once.
+func (g *Gate) sharedSecrets(ctx context.Context) (*secrets, error) {
+	if known := g.secrets.Load(); known != nil {
+		return known, nil
+	}
+	key, err := g.queries.SigningKeyGet(ctx, "cursor")
 	if err != nil {
 		return nil, err
 	}
-	return httpjson.NewSealer(key, "petstore consistency token")
+	sealer, err := httpjson.NewSealer(key, "petstore consistency token")
+	if err != nil {
+		return nil, err
+	}
+	read := &secrets{key, sealer}
+	g.secrets.Store(read)
+	return read, nil
 }
+
+// SigningKey returns the key that signs cursors in all processes. The error comes from the database.
+func (g *Gate) SigningKey(ctx context.Context) ([]byte, error) {
+	shared, err := g.sharedSecrets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return shared.cursors, nil
+}
+
+// positionLength is the number of bytes of a position: the timeline and the LSN.
+const positionLength = 4 + 8
 
 // sealPosition seals a position. It returns "" if there are no replicas.
 func (g *Gate) sealPosition(ctx context.Context, position postgres.Position) string {
 	if g.options.Replicas == nil {
 		return ""
 	}
-	sealer, err := g.positions.get(ctx)
+	shared, err := g.sharedSecrets(ctx)
 	if err != nil {
 		return ""
 	}
 	text := binary.BigEndian.AppendUint32(make([]byte, 0, positionLength), position.Timeline)
-	return string(sealer.Seal(binary.BigEndian.AppendUint64(text, position.LSN)))
+	return string(shared.positions.Seal(binary.BigEndian.AppendUint64(text, position.LSN)))
 }
 
 // openPosition returns a sealed position. The error comes from the database.
 func (g *Gate) openPosition(ctx context.Context, sealed string) (position postgres.Position, ok bool, err error) {
-	sealer, err := g.positions.get(ctx)
+	shared, err := g.sharedSecrets(ctx)
 	if err != nil {
 		return position, false, err
 	}
-	text, ok := sealer.Open([]byte(sealed))
+	text, ok := shared.positions.Open([]byte(sealed))
 	if !ok || len(text) != positionLength {
 		return position, false, nil
 	}
 	return postgres.Position{Timeline: binary.BigEndian.Uint32(text), LSN: binary.BigEndian.Uint64(text[4:])}, true, nil
-}
-
-// readOnce is a value that is the same in all processes. It is read from the database
-// once.
-type readOnce[T any] struct {
-	read  func(context.Context) (T, error)
-	known atomic.Pointer[T]
-}
-
-func (k *readOnce[T]) get(ctx context.Context) (T, error) {
-	if value := k.known.Load(); value != nil {
-		return *value, nil
-	}
-	value, err := k.read(ctx)
-	if err == nil {
-		k.known.Store(&value)
-	}
-	return value, err
 }

@@ -22,7 +22,6 @@ import (
 	"petstore/internal/exchange"
 	"petstore/internal/faults"
 	"petstore/internal/feed"
-	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
@@ -127,8 +126,7 @@ type Gate struct {
 	uncounted    *ratelimit.Limiter[int64] // by payer: requests in records that count against no rate
 	deprecated   map[string]*deprecation   // by method and path
 	compressor   *compressor
-	signingKey   readOnce[[]byte]
-	positions    readOnce[*httpjson.Sealer] // seals the positions of writes and pages
+	secrets      atomic.Pointer[secrets] // nil until they are read
 	shuttingDown atomic.Bool
 	shutDown     chan struct{} // closed when the server shuts down
 	schema       schemaChecks
@@ -154,8 +152,6 @@ func New(options Options, api API) (*Gate, error) {
 		shutDown:   make(chan struct{}),
 		apiVersion: []string{api.Version},
 	}
-	g.signingKey.read = func(ctx context.Context) ([]byte, error) { return g.queries.SigningKeyGet(ctx, "cursor") }
-	g.positions.read = g.readSealer
 	g.routes = slices.Concat(api.Routes, g.ownRoutes(api.Spec))
 	g.deprecated = deprecations(api.Spec.Operations, g.options.BaseURL)
 	g.engine = g.newEngine()
