@@ -179,7 +179,7 @@ func (r *feedReading) find(ctx context.Context, q *feed.Query) (page feedPage, e
 		page.Next, _ = event.ParseID(events[count-1].ID)
 	}
 	if page.list.Items = items; r.form.zipped {
-		page.list.Zipped = r.server.gate.Compress(items)
+		page.list.Zipped = gate.Compress(items)
 	}
 	return page, nil
 }

@@ -196,7 +196,7 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 		made.Items = slices.Concat([]byte(l.prefix), items, []byte(l.suffix))
 	}
 	if p.zipped {
-		made.Zipped = s.gate.Compress(made.Items)
+		made.Zipped = gate.Compress(made.Items)
 	}
 	if count < len(rows) {
 		key, err := s.gate.SigningKey(ctx)

@@ -125,8 +125,7 @@ type Gate struct {
 
 	uncounted    *ratelimit.Limiter[int64] // by payer: requests in records that count against no rate
 	deprecated   map[string]*deprecation   // by method and path
-	compressor   *compressor
-	secrets      atomic.Pointer[secrets] // nil until they are read
+	secrets      atomic.Pointer[secrets]   // nil until they are read
 	shuttingDown atomic.Bool
 	shutDown     chan struct{} // closed when the server shuts down
 	schema       schemaChecks
@@ -148,7 +147,6 @@ func New(options Options, api API) (*Gate, error) {
 		queries:    db.New(options.DB),
 		Limits:     newLimits(options, api.Locks),
 		uncounted:  ratelimit.New[int64](options.AccountLimit, options.Now),
-		compressor: newCompressor(),
 		shutDown:   make(chan struct{}),
 		apiVersion: []string{api.Version},
 	}

@@ -48,7 +48,7 @@ func (g *Gate) ReserveResponse(c *gin.Context, size int) error {
 // Page is a page of a list in the form in which the server sends it.
 type Page struct {
 	Items  []byte
-	Zipped []byte // Items as [Gate.Compress] returns them; nil: the client does not want that
+	Zipped []byte // Items as [Compress] returns them; nil: the client does not want that
 	Links  string // the header Link
 	Total  *int64 // the number of items of all pages; nil: the client does not want it
 	// ContentType is the media type of Items; "": JSON.
