@@ -81,5 +81,5 @@ func (g *Gate) writeError(c *gin.Context, err error) {
 		limitDrain(c, 0)
 		g.capture(c) // the record may have it although the error comes before the check of the key
 	}
-	response.Write(c.Writer, c.Writer.Header().Get("X-Request-Id"))
+	response.Write(c.Writer, state.id)
 }

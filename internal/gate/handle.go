@@ -21,6 +21,8 @@ import (
 type request struct {
 	deadline
 
+	id       string // X-Request-Id
+	began    time.Time
 	identity auth.Identity // zero before the API key is verified
 	reserved reservation
 	// connection ends when the client disconnects. It has no deadline and reads from the

@@ -35,12 +35,12 @@ func (g *Gate) logRequest(c *gin.Context) {
 	c.Request, span = g.options.Tracer.Request(c.Request, op)
 	state := newRequest(c.Request, began.Add(g.options.RequestTimeout))
 	c.Request = c.Request.WithContext(state)
-	id := c.GetHeader("X-Request-Id")
-	if id == "" || !requestIDPattern.MatchString(id) {
-		id = rand.Text()
+	state.began, state.id = began, c.GetHeader("X-Request-Id")
+	if !requestIDPattern.MatchString(state.id) {
+		state.id = rand.Text()
 	}
 	header := c.Writer.Header()
-	header["X-Request-Id"] = []string{id}
+	header["X-Request-Id"] = []string{state.id}
 	header["Vary"], header["Api-Version"], header["X-Content-Type-Options"] = varyByOrigin, g.apiVersion, noSniff
 	if c.GetHeader("Origin") != "" {
 		maps.Copy(header, corsHeaders)
@@ -62,8 +62,8 @@ func (g *Gate) logRequest(c *gin.Context) {
 			span.Inject(injected.String(), injected.replacesResponse())
 		}
 		span.End(c.Writer.Status())
-		g.record(c, id, began, took)
-		writeLogLine(c, g.options.Log, requestLine{id, op.Route, span.TraceID(), began, took})
+		g.record(c, took)
+		g.writeLogLine(c, op.Route, span.TraceID(), took)
 		switch {
 		case injected.closes():
 			panic(http.ErrAbortHandler) // close the connection without a response
@@ -83,32 +83,24 @@ func (g *Gate) closeAtShutDown(c *gin.Context) {
 	}
 }
 
-// requestLine has the attributes of a log line that the gin.Context does not have.
-type requestLine struct {
-	id, route string // route is the label of the metrics
-	trace     string // the id of our span, or empty
-	began     time.Time
-	took      time.Duration
-}
-
-// writeLogLine writes the log line of a request.
-func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
-	level := slog.LevelInfo
+// writeLogLine writes the log line of a request. The route is the label of the metrics. The trace
+// is the id of our span, or empty.
+func (g *Gate) writeLogLine(c *gin.Context, route, trace string, took time.Duration) {
+	state, level := requestOf(c), slog.LevelInfo
 	const usual = 7 // so many are on the stack, and slog allocates those from the sixth
 	attributes := make([]slog.Attr, 0, usual)
 	attributes = append(attributes,
 		slog.String("method", c.Request.Method),
-		slog.String("route", line.route),
+		slog.String("route", route),
 		slog.Int("status", c.Writer.Status()),
-		slog.Float64("duration_ms", float64(line.took.Microseconds())/1000),
-		slog.String("request_id", line.id))
-	if line.trace == "" {
-		line.trace = telemetry.TraceID(c.Request)
+		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
+		slog.String("request_id", state.id))
+	if trace == "" {
+		trace = telemetry.TraceID(c.Request)
 	}
-	if line.trace != "" {
-		attributes = append(attributes, slog.String("trace_id", line.trace))
+	if trace != "" {
+		attributes = append(attributes, slog.String("trace_id", trace))
 	}
-	state := requestOf(c)
 	if state.isKnown() {
 		attributes = append(attributes, slog.String("key", state.identity.Prefix))
 	}
@@ -120,10 +112,10 @@ func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
 		level = slog.LevelError
 		attributes = append(attributes, slog.Any("error", state.cause))
 	}
-	if ctx := c.Request.Context(); log.Enabled(ctx, level) {
-		record := slog.NewRecord(line.began.Add(line.took), level, "request", 0) // without the place in the code, which takes time
+	if ctx, log := c.Request.Context(), g.options.Log.Handler(); log.Enabled(ctx, level) {
+		record := slog.NewRecord(state.began.Add(took), level, "request", 0) // without the place in the code, which takes time
 		record.AddAttrs(attributes...)
-		_ = log.Handler().Handle(ctx, record) // nobody can log that the log fails
+		_ = log.Handle(ctx, record) // nobody can log that the log fails
 	}
 }
 

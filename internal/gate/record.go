@@ -86,7 +86,7 @@ func (r *captured) WriteString(part string) (int, error) {
 func (r *captured) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // record adds a request of a sandbox to its record.
-func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Duration) {
+func (g *Gate) record(c *gin.Context, took time.Duration) {
 	state := requestOf(c)
 	if g.api.Recorder == nil || state.route.has(NoRecord) || observes(c.Request) {
 		return
@@ -110,7 +110,7 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 	}
 	r := c.Request
 	e := &exchange.Exchange{
-		Account: identity.AccountID, Payer: identity.Payer(), Began: began, Took: took, RequestID: id, APIKeyID: identity.KeyID,
+		Account: identity.AccountID, Payer: identity.Payer(), Began: state.began, Took: took, RequestID: state.id, APIKeyID: identity.KeyID,
 		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Operation: operation, Code: state.code,
 		IdempotencyKey: r.Header.Get("Idempotency-Key"),
 	}
