@@ -100,7 +100,7 @@ func (o *Object) Exclude(reason string, names ...string) {
 	o.known = append(o.known, names...)
 	for _, name := range names {
 		if o.Has(name) {
-			o.reject(name, "not_allowed", reason)
+			o.Reject(name, "not_allowed", reason)
 		}
 	}
 }
@@ -223,9 +223,9 @@ func at(pointer jsontext.Pointer, code, message string) Violation {
 	return Violation{Pointer: &text, Code: code, Message: message}
 }
 
-// reject records a violation of a field. The fault completes a sentence that begins
+// Reject makes the value of a field a violation. The fault completes a sentence that begins
 // with the name of the field.
-func (o *Object) reject(name, code, fault string) {
+func (o *Object) Reject(name, code, fault string) {
 	pointer, field := o.pointer.AppendToken(name), "`"+name+"`"
 	switch {
 	case len(name) > maxPointerLength:
@@ -259,7 +259,7 @@ func (o *Object) check() []Violation {
 	checked.violations = slices.Clip(o.violations)
 	for _, name := range o.required {
 		if o.fields != nil && !o.Has(name) {
-			checked.reject(name, "required", "is required.")
+			checked.Reject(name, "required", "is required.")
 		}
 	}
 	checked.rejectUnknown()
@@ -279,9 +279,9 @@ func (o *Object) rejectUnknown() {
 			return
 		case slices.Contains(o.known, name):
 		case slices.Contains(o.readOnly, name):
-			o.reject(name, "read_only", "is read-only. Remove it, because only the server sets it.")
+			o.Reject(name, "read_only", "is read-only. Remove it, because only the server sets it.")
 		default:
-			o.reject(name, "unknown_field", "is not a field of this operation. Remove it or correct its spelling. Field names are case-sensitive.")
+			o.Reject(name, "unknown_field", "is not a field of this operation. Remove it or correct its spelling. Field names are case-sensitive.")
 		}
 	}
 }
@@ -296,13 +296,24 @@ func (o *Object) value(name string) jsontext.Value {
 	return nil
 }
 
-// take reads the value of a field that must not be null.
-func (o *Object) take(name string) (value jsontext.Value, given bool) {
+// take reads the value of a field that must not be null, or returns nil if it is absent.
+func (o *Object) take(name string) jsontext.Value {
 	value, null := o.takeNullable(name)
 	if null {
-		o.reject(name, "null_not_allowed", "must not be null. Omit it or send a value.")
+		o.Reject(name, "null_not_allowed", "must not be null. Omit it or send a value.")
 	}
-	return value, value != nil
+	return value
+}
+
+// takeKind is [Object.take] for a value of one of some kinds. Any other value is a violation with the
+// fault.
+func (o *Object) takeKind(name, fault string, kinds ...jsontext.Kind) jsontext.Value {
+	value := o.take(name)
+	if value != nil && !slices.Contains(kinds, value.Kind()) {
+		o.Reject(name, "wrong_type", fault)
+		return nil
+	}
+	return value
 }
 
 // takeNullable reads the value of a field, or returns nil if it is absent or null.
@@ -317,32 +328,27 @@ func (o *Object) takeNullable(name string) (value jsontext.Value, null bool) {
 
 // Text reads a string of least to most code points.
 func (o *Object) Text(name string, least, most int) *string {
-	value, given := o.take(name)
-	if !given {
-		return nil
-	}
-	return o.checkText(name, value, least, most)
+	return o.checkText(name, o.take(name), least, most)
 }
 
-// checkText reads a string of least to most code points.
+// checkText reads a string of least to most code points, or returns nil if there is no value.
 func (o *Object) checkText(name string, value jsontext.Value, least, most int) *string {
-	if value.Kind() != '"' {
-		o.reject(name, "wrong_type", "must be a string.")
+	if value == nil {
 		return nil
 	}
 	unquoted, err := jsontext.AppendUnquote(nil, value)
-	if err != nil {
-		o.reject(name, "wrong_type", "must be a string.")
+	if err != nil { // it is no string
+		o.Reject(name, "wrong_type", "must be a string.")
 		return nil
 	}
 	text := string(unquoted)
 	switch length := utf8.RuneCountInString(text); {
 	case strings.ContainsRune(text, 0):
-		o.reject(name, "invalid_characters", "must not contain U+0000.")
+		o.Reject(name, "invalid_characters", "must not contain U+0000.")
 	case length < least:
-		o.reject(name, "too_short", fmt.Sprintf("must have at least %d character.", least))
+		o.Reject(name, "too_short", fmt.Sprintf("must have at least %d character.", least))
 	case length > most:
-		o.reject(name, "too_long", fmt.Sprintf("must have at most %d characters.", most))
+		o.Reject(name, "too_long", fmt.Sprintf("must have at most %d characters.", most))
 	default:
 		return &text
 	}
@@ -360,10 +366,10 @@ func (o *Object) Name(most int) *string {
 	blank := strings.TrimSpace(*text) == "" // Unicode White_Space
 	control := strings.ContainsFunc(*text, unicode.IsControl)
 	if blank {
-		o.reject(name, "blank", "must contain a character that is not white space.")
+		o.Reject(name, "blank", "must contain a character that is not white space.")
 	}
 	if control {
-		o.reject(name, "invalid_characters", "must not contain control characters.")
+		o.Reject(name, "invalid_characters", "must not contain control characters.")
 	}
 	if blank || control {
 		return nil
@@ -374,17 +380,14 @@ func (o *Object) Name(most int) *string {
 // NullableText reads a string of at most most code points, or null, which clears it.
 func (o *Object) NullableText(name string, most int) (text *string, cleared bool) {
 	value, null := o.takeNullable(name)
-	if value == nil {
-		return nil, null
-	}
-	return o.checkText(name, value, 0, most), false
+	return o.checkText(name, value, 0, most), null
 }
 
 // Enum reads a string with one of the known values.
 func (o *Object) Enum(name string, known ...string) *string {
 	text := o.Text(name, 0, math.MaxInt)
 	if text != nil && !slices.Contains(known, *text) {
-		o.reject(name, "not_in_enum", "must be one of "+QuotedList(known)+".")
+		o.Reject(name, "not_in_enum", "must be one of "+QuotedList(known)+".")
 		return nil
 	}
 	return text
@@ -393,12 +396,8 @@ func (o *Object) Enum(name string, known ...string) *string {
 // Enums reads an array of at least one of the known strings, and returns each once, in
 // the order of the array.
 func (o *Object) Enums(name string, known ...string) []string {
-	value, given := o.take(name)
-	if !given {
-		return nil
-	}
-	if value.Kind() != '[' {
-		o.reject(name, "wrong_type", "must be an array of strings.")
+	value := o.takeKind(name, "must be an array of strings.", '[')
+	if value == nil {
 		return nil
 	}
 	items := elements(value, MaxValues+1)
@@ -420,10 +419,10 @@ func (o *Object) Enums(name string, known ...string) []string {
 	}
 	switch {
 	case len(items) == 0:
-		o.reject(name, "too_few", "must have at least one item.")
+		o.Reject(name, "too_few", "must have at least one item.")
 		return nil
 	case len(items) > MaxValues:
-		o.reject(name, "too_many", fmt.Sprintf("must have at most %d items.", MaxValues))
+		o.Reject(name, "too_many", fmt.Sprintf("must have at most %d items.", MaxValues))
 		return nil
 	case !valid:
 		return nil
@@ -434,17 +433,13 @@ func (o *Object) Enums(name string, known ...string) []string {
 // Objects reads an array of at most most objects. Read the fields of all of them before
 // calling Err.
 func (o *Object) Objects(name string, most int) []*Object {
-	value, given := o.take(name)
-	if !given {
-		return nil
-	}
-	if value.Kind() != '[' {
-		o.reject(name, "wrong_type", "must be an array of objects.")
+	value := o.takeKind(name, "must be an array of objects.", '[')
+	if value == nil {
 		return nil
 	}
 	items := elements(value, most+1)
 	if len(items) > most {
-		o.reject(name, "too_many", fmt.Sprintf("must have at most %d items.", most))
+		o.Reject(name, "too_many", fmt.Sprintf("must have at most %d items.", most))
 		return nil
 	}
 	objects := make([]*Object, len(items))
@@ -456,23 +451,19 @@ func (o *Object) Objects(name string, most int) []*Object {
 	return objects
 }
 
-// Reject makes the value of a field a violation. The fault completes a sentence that begins
-// with the name of the field.
-func (o *Object) Reject(name, code, fault string) { o.reject(name, code, fault) }
-
 // Integer reads an integer, written without a decimal point or exponent.
 func (o *Object) Integer(name string, least, most int64) *int64 {
-	value, given := o.take(name)
-	if !given {
+	value := o.take(name)
+	if value == nil {
 		return nil
 	}
 	if value.Kind() != '0' || bytes.ContainsAny(value, ".eE") {
-		o.reject(name, "wrong_type", "must be an integer without a decimal point or exponent.")
+		o.Reject(name, "wrong_type", "must be an integer without a decimal point or exponent.")
 		return nil
 	}
 	number, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil || number < least || number > most {
-		o.reject(name, "out_of_range", fmt.Sprintf("must be an integer between %d and %d.", least, most))
+		o.Reject(name, "out_of_range", fmt.Sprintf("must be an integer between %d and %d.", least, most))
 		return nil
 	}
 	return &number
@@ -486,7 +477,7 @@ func (o *Object) IntegerEnum(name string, known ...int64) *int64 {
 		for i, value := range known {
 			texts[i] = strconv.FormatInt(value, 10)
 		}
-		o.reject(name, "not_in_enum", "must be one of "+QuotedList(texts)+".")
+		o.Reject(name, "not_in_enum", "must be one of "+QuotedList(texts)+".")
 		return nil
 	}
 	return number
@@ -494,17 +485,13 @@ func (o *Object) IntegerEnum(name string, known ...int64) *int64 {
 
 // Share reads a number above 0, of at most 1.
 func (o *Object) Share(name string) *float64 {
-	value, given := o.take(name)
-	if !given {
-		return nil
-	}
-	if value.Kind() != '0' {
-		o.reject(name, "wrong_type", "must be a number.")
+	value := o.takeKind(name, "must be a number.", '0')
+	if value == nil {
 		return nil
 	}
 	number, err := strconv.ParseFloat(string(value), 64)
 	if err != nil || number <= 0 || number > 1 {
-		o.reject(name, "out_of_range", "must be a number above 0 and at most 1.")
+		o.Reject(name, "out_of_range", "must be a number above 0 and at most 1.")
 		return nil
 	}
 	return &number
@@ -515,12 +502,8 @@ func (o *Object) ID(name string) *int64 { return o.Integer(name, 1, math.MaxInt6
 
 // Bool reads true or false.
 func (o *Object) Bool(name string) *bool {
-	value, given := o.take(name)
-	if !given {
-		return nil
-	}
-	if kind := value.Kind(); kind != 't' && kind != 'f' {
-		o.reject(name, "wrong_type", "must be true or false.")
+	value := o.takeKind(name, "must be true or false.", 't', 'f')
+	if value == nil {
 		return nil
 	}
 	result := value.Kind() == 't'
@@ -529,18 +512,14 @@ func (o *Object) Bool(name string) *bool {
 
 // Time reads a time of RFC 3339.
 func (o *Object) Time(name string) *time.Time {
-	value, given := o.take(name)
-	if !given {
-		return nil
-	}
-	return o.checkTime(name, value)
+	return o.checkTime(name, o.take(name))
 }
 
 // FutureTime reads a time that must be after now.
 func (o *Object) FutureTime(name string, now time.Time) *time.Time {
 	at := o.Time(name)
 	if at != nil && !at.After(now) {
-		o.reject(name, "out_of_range", "must be in the future.")
+		o.Reject(name, "out_of_range", "must be in the future.")
 		return nil
 	}
 	return at
@@ -549,13 +528,10 @@ func (o *Object) FutureTime(name string, now time.Time) *time.Time {
 // NullableTime reads a time, or null, which clears it.
 func (o *Object) NullableTime(name string) (result *time.Time, cleared bool) {
 	value, null := o.takeNullable(name)
-	if value == nil {
-		return nil, null
-	}
-	return o.checkTime(name, value), false
+	return o.checkTime(name, value), null
 }
 
-// checkTime reads a time.
+// checkTime reads a time, or returns nil if there is no value.
 func (o *Object) checkTime(name string, value jsontext.Value) *time.Time {
 	text := o.checkText(name, value, 0, math.MaxInt)
 	if text == nil {
@@ -563,7 +539,7 @@ func (o *Object) checkTime(name string, value jsontext.Value) *time.Time {
 	}
 	parsed, err := parseTime(*text)
 	if err != nil {
-		o.reject(name, "invalid_format", err.Error()+".")
+		o.Reject(name, "invalid_format", err.Error()+".")
 		return nil
 	}
 	return &parsed
