@@ -3,7 +3,6 @@ package egress_test
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"petstore/internal/egress"
 	"petstore/internal/tools/need"
@@ -121,8 +122,8 @@ func TestAllowedTargets(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if dns.lookups() > 0 {
-		t.Errorf("%s were looked up", dns.names())
+	if names := dns.names(); len(names) > 0 {
+		t.Errorf("%s were looked up", names)
 	}
 }
 
@@ -198,8 +199,8 @@ func TestInternalNames(t *testing.T) {
 				wantRefused(t, posted)
 				errs[checked.Error()] = true
 			}
-			if len(errs) != 1 || dns.lookups() > 0 {
-				t.Errorf("%d lookups; errors %v", dns.lookups(), errs)
+			if names := dns.names(); len(errs) != 1 || len(names) > 0 {
+				t.Errorf("%s were looked up; errors %v", names, errs)
 			}
 		})
 	}
@@ -303,8 +304,8 @@ func TestProxy(t *testing.T) {
 		wantRefused(t, guard.Check(text))
 		wantRefused(t, post(t, guard, text))
 	}
-	if got := asked.Load(); got != "nothing" || dns.lookups() > 0 {
-		t.Errorf("the proxy got %v, and %d names were looked up", got, dns.lookups())
+	if got := asked.Load(); got != "nothing" || len(dns.names()) > 0 {
+		t.Errorf("the proxy got %v, and %s were looked up", got, dns.names())
 	}
 }
 
@@ -456,7 +457,11 @@ func newDNS(t *testing.T, records map[string][]string) *dnsServer {
 			if err != nil {
 				return
 			}
-			_, _ = listener.WriteTo(s.reply(buffer[:n]), from)
+			if response, err := s.reply(buffer[:n]); err != nil {
+				t.Errorf("the DNS server: %v", err)
+			} else {
+				_, _ = listener.WriteTo(response, from)
+			}
 		}
 	}()
 	return s
@@ -469,14 +474,7 @@ func (s *dnsServer) set(name string, addresses ...string) {
 	s.records[name] = addresses
 }
 
-// lookups returns the number of queries for IPv4 addresses.
-func (s *dnsServer) lookups() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.asked)
-}
-
-// names returns the names of these queries.
+// names returns the names of the queries for IPv4 addresses.
 func (s *dnsServer) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -484,39 +482,29 @@ func (s *dnsServer) names() []string {
 }
 
 // reply returns the response to a query with one question.
-func (s *dnsServer) reply(query []byte) []byte {
-	const header, typeA = 12, 1
-	name, at := "", header
-	for length := int(query[at]); length > 0; length = int(query[at]) {
-		name += string(query[at+1:at+1+length]) + "."
-		at += 1 + length
+func (s *dnsServer) reply(query []byte) ([]byte, error) {
+	var message dnsmessage.Message
+	if err := message.Unpack(query); err != nil {
+		return nil, err
 	}
-	at++
-	kind := binary.BigEndian.Uint16(query[at:])
-	question := query[header : at+4]
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	question := message.Questions[0]
+	name := question.Name.String()
 	addresses, known := s.records[strings.ToLower(name)]
-	flags := uint16(0x8180) // a response without an error
+	response := dnsmessage.Message{Header: dnsmessage.Header{ID: message.ID, Response: true, RecursionDesired: true, RecursionAvailable: true}, Questions: message.Questions}
 	switch {
 	case strings.HasPrefix(name, "broken."):
-		flags |= 2 // the server fails
+		response.RCode = dnsmessage.RCodeServerFailure
 	case !known:
-		flags |= 3 // the name does not exist
+		response.RCode = dnsmessage.RCodeNameError
 	}
-	if kind != typeA {
-		addresses = nil
-	} else {
+	if question.Type == dnsmessage.TypeA {
 		s.asked = append(s.asked, name)
+		for _, address := range addresses {
+			header := dnsmessage.ResourceHeader{Name: question.Name, Class: dnsmessage.ClassINET}
+			response.Answers = append(response.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AResource{A: netip.MustParseAddr(address).As4()}})
+		}
 	}
-	response := append([]byte{}, query[:2]...)
-	for _, field := range []uint16{flags, 1, uint16(len(addresses)), 0, 0} {
-		response = binary.BigEndian.AppendUint16(response, field)
-	}
-	response = append(response, question...)
-	for _, address := range addresses {
-		response = append(response, 0xC0, header, 0, typeA, 0, 1, 0, 0, 0, 0, 0, 4) // the name in the question, class IN, 0 s
-		response = append(response, netip.MustParseAddr(address).AsSlice()...)
-	}
-	return response
+	return response.Pack()
 }
