@@ -90,7 +90,7 @@ func (b *bounded) dial(text string, open int) *peer {
 	b.t.Helper()
 	p := dialPeer(b.t, b.limited.Addr().String())
 	p.send(text)
-	b.until(func(now int, _ uint64) bool { return now == open })
+	b.until(func(l *Limited) bool { return l.open == open })
 	return p
 }
 
@@ -107,19 +107,14 @@ func dialPeerFrom(t *testing.T, dialer *net.Dialer, address string) *peer {
 	return &peer{t, conn, bufio.NewReader(conn)}
 }
 
-// until waits for a state of the connections.
-func (b *bounded) until(reached func(open int, evicted uint64) bool) {
+// until waits for a state of the connections. It holds the lock while it looks.
+func (b *bounded) until(reached func(*Limited) bool) {
 	b.t.Helper()
-	again := time.NewTicker(time.Millisecond)
-	defer again.Stop()
-	for deadline := time.After(patience); !reached(b.limited.Counts()); {
-		select {
-		case <-again.C:
-		case <-deadline:
-			open, evicted := b.limited.Counts()
-			b.t.Fatalf("%d connections are open and %d were evicted", open, evicted)
-		}
-	}
+	need.Within(b.t, patience, "the state of the connections", func() bool {
+		b.limited.mu.Lock()
+		defer b.limited.mu.Unlock()
+		return reached(b.limited)
+	})
 }
 
 // wantEvicted fails the test unless this many connections were closed to make room.
@@ -245,17 +240,13 @@ func TestConnectionsOldestWithoutHeaderIsClosed(t *testing.T) {
 // untilNewest waits until the connection of a peer is the newest of a ring.
 func (b *bounded) untilNewest(r *ring, p *peer) {
 	b.t.Helper()
-	b.until(func(int, uint64) bool {
-		b.limited.mu.Lock()
-		defer b.limited.mu.Unlock()
-		return r.len > 0 && r.head.prev.RemoteAddr().String() == p.LocalAddr().String()
-	})
+	b.until(func(l *Limited) bool { return r.len > 0 && r.head.prev.RemoteAddr().String() == p.LocalAddr().String() })
 }
 
 // untilIdle waits until the connection of a peer is idle.
 func (b *bounded) untilIdle(p *peer) {
 	b.t.Helper()
-	b.until(func(int, uint64) bool {
+	b.until(func(*Limited) bool {
 		state, _ := b.states.Load(p.LocalAddr().String())
 		return state == http.StateIdle
 	})
@@ -296,27 +287,13 @@ func TestConnectionsOfSlowStrangersAreReplaced(t *testing.T) {
 	b := startBounded(t, 1)
 	stranger := b.dial(strings.Repeat(largeHeader, 12), 1)
 	b.handled("/large")
-	b.until(func(int, uint64) bool { // the response has begun
-		b.limited.mu.Lock()
-		defer b.limited.mu.Unlock()
-		return b.limited.served.len > 0
-	})
+	b.until(func(l *Limited) bool { return l.served.len > 0 }) // the response has begun
 	newcomer := b.dialKnown()
 	stranger.wantReset()
-	b.untilEnded()
+	b.until(func(l *Limited) bool { return l.ending == 0 }) // the handler of the stranger has ended
 	b.finish()
 	newcomer.want(http.StatusOK)
 	b.wantEvicted(1)
-}
-
-// untilEnded waits until the handlers of all replaced connections have ended.
-func (b *bounded) untilEnded() {
-	b.t.Helper()
-	b.until(func(int, uint64) bool {
-		b.limited.mu.Lock()
-		defer b.limited.mu.Unlock()
-		return b.limited.ending == 0
-	})
 }
 
 // wantReset reads everything and fails the test unless the server resets the connection.
@@ -352,8 +329,8 @@ func TestConnectionsOfPipelinedRequestsAreKept(t *testing.T) {
 // untilAccepted waits until the server has accepted all connections of the kernel.
 func (b *bounded) untilAccepted() {
 	b.t.Helper()
-	b.until(func(int, uint64) bool {
-		inner, _ := b.limited.Listener.(*Listener) // created by startBounded
+	b.until(func(l *Limited) bool {
+		inner, _ := l.Listener.(*Listener) // created by startBounded
 		waits, err := inner.waits()
 		return err == nil && !waits
 	})
@@ -417,10 +394,10 @@ func TestConnectionsAreCountedByNetwork(t *testing.T) {
 	}
 	wantNetwork(2, 1)
 	second.Close()
-	b.until(func(open int, _ uint64) bool { return open == 1 })
+	b.until(func(l *Limited) bool { return l.open == 1 })
 	wantNetwork(1, 0)
 	first.Close()
-	b.until(func(open int, _ uint64) bool { return open == 0 })
+	b.until(func(l *Limited) bool { return l.open == 0 })
 	wantNetwork(0, 0)
 }
 
@@ -432,7 +409,7 @@ func TestConnectionsWithoutReadersAreReset(t *testing.T) {
 	slow := dialPeer(t, b.limited.Addr().String()) // the connection may end before anybody counts it
 	slow.send(strings.Replace(largeHeader, "/large", "/late", 1))
 	b.handled("/late")
-	b.until(func(open int, _ uint64) bool { return open == 0 })
+	b.until(func(l *Limited) bool { return l.open == 0 })
 	slow.wantReset()
 }
 
@@ -450,10 +427,8 @@ func TestConnectionsWithLongHeadersFillNothing(t *testing.T) {
 		long := dialPeer(t, b.limited.Addr().String())
 		long.send("GET / HTTP/1.1\r\nHost: petstore\r\nX-Long: " + strings.Repeat("x", 2*headerSlop))
 		long.want(http.StatusRequestHeaderFieldsTooLarge)
-		b.until(func(open int, _ uint64) bool { // net/http closes the connection for writing after the response
-			b.limited.mu.Lock()
-			defer b.limited.mu.Unlock()
-			return open < 3 || b.limited.served.head.next.RemoteAddr().String() == long.LocalAddr().String()
+		b.until(func(l *Limited) bool { // net/http closes the connection for writing after the response
+			return l.open < 3 || l.served.head.next.RemoteAddr().String() == long.LocalAddr().String()
 		})
 		b.exchange(dialPeer(t, b.limited.Addr().String()), wholeHeader)
 		if _, evicted := b.limited.Counts(); evicted > 0 {
@@ -523,5 +498,5 @@ func TestConnectionsAreCounted(t *testing.T) {
 		})
 	}
 	group.Wait()
-	b.until(func(open int, _ uint64) bool { return open == 0 })
+	b.until(func(l *Limited) bool { return l.open == 0 })
 }

@@ -23,7 +23,7 @@ func (b *bounded) dialFrom(address string) *peer {
 func TestConnectionsOfCrowdsAreReplacedFirst(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, 8)
-	opened := func(number int) { b.until(func(open int, _ uint64) bool { return open == number }) }
+	opened := func(number int) { b.until(func(l *Limited) bool { return l.open == number }) }
 	others := []*peer{b.dialFrom("127.0.0.2"), b.dialFrom("127.0.0.2")} // a quarter
 	opened(len(others))
 	var crowd []*peer
@@ -60,7 +60,7 @@ func TestWaitingStreamsOfKnownClientsFit(t *testing.T) {
 	for range 3 {
 		b.finish() // the client does not read the response
 	}
-	b.until(func(_ int, evicted uint64) bool { return evicted == 2 })
+	b.until(func(l *Limited) bool { return l.evicted == 2 })
 	if got, want := b.waitingCount(), 12+3-2*2; got != want {
 		t.Errorf("%d streams wait, want %d", got, want)
 	}

@@ -97,7 +97,7 @@ func TestFloodsOfFrames(t *testing.T) {
 					break
 				}
 			}
-			b.until(func(_ int, evicted uint64) bool { return evicted == 1 })
+			b.until(func(l *Limited) bool { return l.evicted == 1 })
 		})
 	}
 }

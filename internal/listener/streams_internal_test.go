@@ -76,7 +76,7 @@ func (b *bounded) waitingCount() int {
 // untilWaiting waits until this many streams wait.
 func (b *bounded) untilWaiting(want int) {
 	b.t.Helper()
-	b.until(func(int, uint64) bool { return b.waitingCount() == want })
+	b.until(func(l *Limited) bool { return l.waiting.total == want })
 }
 
 // TestWaitingStreamsCloseTheirConnection: the connection with the most streams without a key is
@@ -104,7 +104,7 @@ func TestWaitingStreamsCloseTheirConnection(t *testing.T) {
 	b.wantEvicted(0)
 	kept = append(kept, b.request(few, "/few", ""))
 	b.handled("/few")
-	b.until(func(_ int, evicted uint64) bool { return evicted == 1 })
+	b.until(func(l *Limited) bool { return l.evicted == 1 })
 	for _, one := range cut {
 		if err := <-one; err == nil {
 			t.Error("a stream of the busiest connection got a response")
@@ -145,7 +145,7 @@ func TestUnreadStreamsWait(t *testing.T) {
 			if p.get("/unread"); name != "verified" {
 				_ = p.request("/unread", field...) // the connection may be cut already
 			}
-			b.until(func(_ int, evicted uint64) bool { return evicted == 1 })
+			b.until(func(l *Limited) bool { return l.evicted == 1 })
 			b.untilWaiting(0)
 		})
 	}
@@ -174,11 +174,7 @@ func TestConnectionsWithoutKnownStreamsAreReplaced(t *testing.T) {
 			p.get("/verified-late", "authorization", "a key")
 			b.handled("/verified-late")
 			reset(p)
-			b.until(func(int, uint64) bool {
-				b.limited.mu.Lock()
-				defer b.limited.mu.Unlock()
-				return b.limited.served.len == 1 // no stream is open
-			})
+			b.until(func(l *Limited) bool { return l.served.len == 1 }) // no stream is open
 			b.finish()
 			b.handled("/verified-late")
 		},
@@ -188,7 +184,7 @@ func TestConnectionsWithoutKnownStreamsAreReplaced(t *testing.T) {
 			b := startBoundedTLS(t, 1)
 			use(b, dialHTTP2(t, b.limited.Addr().String()))
 			dialPeer(t, b.limited.Addr().String())
-			b.until(func(_ int, evicted uint64) bool { return evicted == 1 })
+			b.until(func(l *Limited) bool { return l.evicted == 1 })
 		})
 	}
 }
@@ -204,7 +200,7 @@ func TestFailedWritesCloseTheSocket(t *testing.T) {
 	b.limited.mu.Unlock()
 	p.send(strings.Replace(largeHeader, "/large", "/late", 1))
 	b.handled("/late")
-	b.until(func(open int, _ uint64) bool { return open == 0 })
+	b.until(func(l *Limited) bool { return l.open == 0 })
 	if err := conn.tcp.SetLinger(0); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the place is free while the socket is open: %v", err)
 	}
@@ -216,7 +212,7 @@ func TestClientErrorsAreNoWarnings(t *testing.T) {
 	b := startBoundedTLS(t, 1)
 	p := peer{t: t, Conn: dialTLS(t, &net.Dialer{}, b.limited.Addr().String(), "h2")}
 	p.send(http2.ClientPreface)
-	b.until(func(open int, _ uint64) bool { return open == 0 })
+	b.until(func(l *Limited) bool { return l.open == 0 })
 	if b.log.Len() > 0 {
 		t.Errorf("the log has: %s", b.log.String())
 	}
