@@ -35,7 +35,7 @@ const spareShare = 4
 // connection without a response, as when an idle connection times out. It can retry a
 // GET or a request with an Idempotency-Key.
 type Limited struct {
-	net.Listener
+	*Listener
 	most int
 
 	mu       sync.Mutex
@@ -83,7 +83,7 @@ type ring struct {
 }
 
 // Limit limits the open connections of a listener to most.
-func Limit(listener net.Listener, most int) *Limited {
+func Limit(listener *Listener, most int) *Limited {
 	c := &Limited{Listener: listener, most: most, networks: map[netip.Addr]int{}}
 	c.waiting = waitingStreams{max(most, leastWaiting), map[*connection]int{}, 0}
 	c.changed.L = &c.mu
@@ -176,10 +176,7 @@ func (c *Limited) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	tcp, ok := accepted.(*net.TCPConn)
-	if !ok {
-		return accepted, nil // does not happen with our listeners
-	}
+	tcp := accepted.(*net.TCPConn) //nolint:forcetypeassert // of a TCPListener
 	conn := &connection{Conn: tcp, tcp: tcp, of: c}
 	if c.tls != nil {
 		conn.encrypt()
@@ -314,10 +311,7 @@ func (c *Limited) forget(conn *connection) {
 // a request has arrived, and StateIdle after a response. Until the key of its next request
 // is verified, a connection of a known client is as if it had just become idle.
 func (c *Limited) track(conn net.Conn, state http.ConnState) {
-	tracked, ok := conn.(*connection)
-	if !ok {
-		return
-	}
+	tracked := conn.(*connection) //nolint:forcetypeassert // from Accept
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if tracked.frames.isHTTP2() && tracked.frames.last == 0 {

@@ -330,8 +330,7 @@ func TestConnectionsOfPipelinedRequestsAreKept(t *testing.T) {
 func (b *bounded) untilAccepted() {
 	b.t.Helper()
 	b.until(func(l *Limited) bool {
-		inner, _ := l.Listener.(*Listener) // created by startBounded
-		waits, err := inner.waits()
+		waits, err := l.waits()
 		return err == nil && !waits
 	})
 }

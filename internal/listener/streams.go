@@ -115,11 +115,7 @@ type stream struct {
 // streams passes requests on to a handler, over HTTP/2 with their [stream].
 func (c *Limited) streams(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, ok := r.Context().Value(connectionKey{}).(*connection)
-		if !ok {
-			next.ServeHTTP(w, r)
-			return
-		}
+		conn := r.Context().Value(connectionKey{}).(*connection) //nolint:forcetypeassert // of connectionContext
 		if r.TLS = conn.state; r.ProtoMajor < 2 {
 			next.ServeHTTP(w, r)
 			return
