@@ -53,7 +53,6 @@ type lineBuffer struct {
 
 	mu      sync.Mutex
 	lines   []byte
-	timer   *time.Timer   // writes; nil until it is needed
 	writing chan struct{} // closed after the write in progress; nil: there is none
 	blocks  bool          // a caller has waited in vain for the write in progress
 	dropped int           // lines since the last report
@@ -66,19 +65,16 @@ func (b *lineBuffer) Write(line []byte) (int, error) {
 	if len(b.lines)+len(line) > maxWaiting {
 		b.wait()
 	}
-	switch {
-	case len(b.lines)+len(line) > maxWaiting:
+	if len(b.lines)+len(line) > maxWaiting {
 		b.dropped++
 		return len(line), nil
-	case len(b.lines) > 0:
-	case b.timer == nil:
-		b.timer = time.AfterFunc(flushAfter, func() {
+	}
+	if len(b.lines) == 0 {
+		time.AfterFunc(flushAfter, func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.start()
 		})
-	default:
-		b.timer.Reset(flushAfter)
 	}
 	b.lines = append(b.lines, line...)
 	if len(b.lines) >= flushFrom {
