@@ -73,19 +73,12 @@ type Options struct {
 
 // Guard decides which URLs are allowed. It is safe for concurrent use.
 type Guard struct {
-	options  Options
-	resolver *net.Resolver
-	public   *ssrf.Guardian
+	options Options
+	public  *ssrf.Guardian
 }
 
 // New returns a Guard.
-func New(options Options) *Guard {
-	g := &Guard{options: options, resolver: options.Resolver, public: ssrf.New()}
-	if g.resolver == nil {
-		g.resolver = net.DefaultResolver
-	}
-	return g
-}
+func New(options Options) *Guard { return &Guard{options, ssrf.New()} }
 
 // Check returns a [RefusedError] if a URL is not allowed. It looks up no name.
 func (g *Guard) Check(text string) error {
@@ -246,7 +239,7 @@ func (t *transport) CloseIdleConnections() { t.http.CloseIdleConnections() }
 // transport returns a transport. The timeout limits each part of connecting. It speaks HTTP/1.1 only,
 // because net/http reads without end what a server sends over HTTP/2 between responses.
 func (g *Guard) transport(timeout time.Duration) *transport {
-	dialer := &net.Dialer{Timeout: timeout, Resolver: g.resolver}
+	dialer := &net.Dialer{Timeout: timeout, Resolver: g.options.Resolver}
 	made := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := g.connect(ctx, dialer, network, address)
