@@ -18,51 +18,45 @@ func ETag(representation []byte) string {
 	return string(tag[:])
 }
 
-// tagList is the value of If-Match or If-None-Match.
-type tagList struct {
-	any  bool     // "*"
-	tags []string // as sent, W/ and quotes included
-}
-
 // maxTags is the number of bytes of If-Match or If-None-Match that the server reads.
 const maxTags = 4 << 10
 
-// parseTags reads entity tags up to the first invalid one.
-func parseTags(fields []string) tagList {
-	var list tagList
+// anyTag is the value of If-Match or If-None-Match that matches every resource.
+const anyTag = "*"
+
+// parseTags reads entity tags up to the first invalid one, as sent, W/ and quotes included. Instead of
+// them there may be [anyTag].
+func parseTags(fields []string) (tags []string) {
 	rest := listOf(fields, maxTags)
-	if strings.TrimSpace(rest) == "*" {
-		return tagList{any: true}
+	if strings.TrimSpace(rest) == anyTag {
+		return []string{anyTag}
 	}
 	for {
 		rest = strings.TrimLeft(rest, " \t,")
 		opaque := strings.TrimPrefix(rest, "W/")
 		if !strings.HasPrefix(opaque, `"`) {
-			return list
+			return tags
 		}
 		end := strings.IndexByte(opaque[1:], '"')
 		if end < 0 {
-			return list
+			return tags
 		}
 		length := len(rest) - len(opaque) + end + 2
 		tag := rest[:length]
 		rest = strings.TrimLeft(rest[length:], " \t")
 		if rest != "" && rest[0] != ',' {
-			return list
+			return tags
 		}
-		list.tags = append(list.tags, tag)
+		tags = append(tags, tag)
 	}
 }
 
-// matchesStrongly compares as If-Match does. A weak tag never matches (RFC 9110,
-// section 8.8.3.2).
-func (l tagList) matchesStrongly(etag string) bool {
-	return l.any || slices.Contains(l.tags, etag)
-}
-
-// matchesWeakly compares as If-None-Match does.
-func (l tagList) matchesWeakly(etag string) bool {
-	return l.any || slices.ContainsFunc(l.tags, func(tag string) bool { return strings.TrimPrefix(tag, "W/") == etag })
+// matches compares the tags of a header as If-None-Match does or, strongly, as If-Match does: then a
+// weak tag never matches (RFC 9110, section 8.8.3.2).
+func matches(fields []string, etag string, strongly bool) bool {
+	return slices.ContainsFunc(parseTags(fields), func(tag string) bool {
+		return tag == anyTag || tag == etag || !strongly && strings.TrimPrefix(tag, "W/") == etag
+	})
 }
 
 // NoTag is the entity tag of a resource without one. Only "*" matches it.
@@ -73,12 +67,11 @@ const NoTag = ""
 // read is 304. The error is [ErrPreconditionFailed]. It ignores the headers about dates
 // and ranges, which need a modification date or a Range header that the server supports.
 func CheckPreconditions(r *http.Request, etag string) (notModified bool, err error) {
-	if fields := r.Header["If-Match"]; len(fields) > 0 && !parseTags(fields).matchesStrongly(etag) {
+	if fields := r.Header["If-Match"]; len(fields) > 0 && !matches(fields, etag, true) {
 		return false, ErrPreconditionFailed
 	}
-	fields := r.Header["If-None-Match"]
 	switch {
-	case len(fields) == 0 || !parseTags(fields).matchesWeakly(etag):
+	case !matches(r.Header["If-None-Match"], etag, false):
 		return false, nil
 	case isRead(r):
 		return true, nil
