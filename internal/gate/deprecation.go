@@ -19,9 +19,8 @@ type deprecation struct {
 	// end is the end of the day of the sunset.
 	end time.Time
 
-	// links is the Link header (RFC 8288) up to the URL of the successor. That is
-	// target with the value of the path parameter, or anyID if the value is no id.
-	links, target, parameter, anyID string
+	links     string // the Link header (RFC 8288) up to the path of the successor
+	successor string // such as /pets?id={petId}
 }
 
 // SpecOperation has the fields of an operation in the spec that the server uses.
@@ -73,32 +72,29 @@ func deprecations(operations map[string]SpecOperation, base string) map[string]*
 func newDeprecation(operation SpecOperation, base string) *deprecation {
 	since, _ := time.Parse(time.DateOnly, operation.Since)
 	sunset, _ := time.Parse(time.DateOnly, operation.Sunset)
-	target, parameter, named := strings.Cut(operation.Successor, "{")
-	anyID := target
-	if named {
-		anyID, _, _ = strings.Cut(target, "?")
-	}
 	end := sunset.AddDate(0, 0, 1)
 	return &deprecation{
 		since:     []string{"@" + strconv.FormatInt(since.Unix(), 10)},
 		sunset:    []string{end.Add(-time.Second).Format(http.TimeFormat)},
 		end:       end,
 		links:     fmt.Sprintf(`<%s/docs/reference/%s#%s>; rel="deprecation", <%s`, base, operation.Tags[0], operation.ID, base),
-		anyID:     anyID,
-		target:    target,
-		parameter: strings.TrimSuffix(parameter, "}"),
+		successor: operation.Successor,
 	}
 }
 
 // announce sets the headers, for a success or an error.
 func (d *deprecation) announce(c *gin.Context) {
-	target, id := d.target, c.Param(d.parameter)
-	if !isID(id) {
-		target, id = d.anyID, ""
+	successor := d.successor
+	if target, parameter, named := strings.Cut(successor, "{"); named {
+		if id := c.Param(strings.TrimSuffix(parameter, "}")); isID(id) {
+			successor = target + id
+		} else { // the successor for all ids
+			successor, _, _ = strings.Cut(target, "?")
+		}
 	}
 	header := c.Writer.Header()
 	header["Deprecation"], header["Sunset"] = d.since, d.sunset
-	header["Link"] = []string{d.links + target + id + `>; rel="successor-version"`}
+	header["Link"] = []string{d.links + successor + `>; rel="successor-version"`}
 }
 
 // isID reports whether a segment of a path is a valid id.
