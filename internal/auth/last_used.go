@@ -81,15 +81,13 @@ func (v *Verifier) FlushUses(ctx context.Context) error {
 // RecordUses writes the recorded uses every 10 s until ctx ends, and then once
 // more.
 func (v *Verifier) RecordUses(ctx context.Context, log *slog.Logger) {
-	flush := func(ctx context.Context) { v.flush(context.WithoutCancel(ctx), log) }
+	flush := func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		if err := v.FlushUses(ctx); err != nil {
+			log.LogAttrs(ctx, slog.LevelWarn, "could not write when API keys were last used", slog.Any("error", err))
+		}
+	}
 	sleep.Every(ctx, flushInterval, flush)
 	flush(ctx)
-}
-
-func (v *Verifier) flush(ctx context.Context, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
-	defer cancel()
-	if err := v.FlushUses(ctx); err != nil {
-		log.LogAttrs(ctx, slog.LevelWarn, "could not write when API keys were last used", slog.Any("error", err))
-	}
 }
