@@ -240,7 +240,7 @@ func TestConnectionsOldestWithoutHeaderIsClosed(t *testing.T) {
 // untilNewest waits until the connection of a peer is the newest of a ring.
 func (b *bounded) untilNewest(r *ring, p *peer) {
 	b.t.Helper()
-	b.until(func(l *Limited) bool { return r.len > 0 && r.head.prev.RemoteAddr().String() == p.LocalAddr().String() })
+	b.until(func(*Limited) bool { return r.len > 0 && r.head.prev.RemoteAddr().String() == p.LocalAddr().String() })
 }
 
 // untilIdle waits until the connection of a peer is idle.
