@@ -218,7 +218,8 @@ func (p *program) prepareDevDatabase(ctx context.Context, c config) (auth.Secret
 	m.Progress = p.migrating
 	_, err = m.Up(ctx)
 	p.status("")
-	if err := errors.Join(err, m.Close()); err != nil {
+	m.Close()
+	if err != nil {
 		return auth.Secret{}, err
 	}
 	var secret auth.Secret

@@ -71,7 +71,7 @@ Running it again changes nothing. Later runs of up also distribute new tables.`,
 	return migrate
 }
 
-func (p *program) withMigrations(ctx context.Context, action migrateAction) (err error) {
+func (p *program) withMigrations(ctx context.Context, action migrateAction) error {
 	c, err := p.loadDatabaseConfig()
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (p *program) withMigrations(ctx context.Context, action migrateAction) (err
 	if err != nil {
 		return c.direct().named(err)
 	}
-	defer func() { err = errors.Join(err, m.Close()) }()
+	defer m.Close()
 	return action(ctx, c, m)
 }
 

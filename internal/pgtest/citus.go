@@ -2,7 +2,6 @@ package pgtest
 
 import (
 	"context"
-	"errors"
 	"net/url"
 	"strings"
 	"time"
@@ -104,7 +103,8 @@ func distributeTables(ctx context.Context, address *url.URL) {
 	query.Set("citus.shard_count", shardCount)
 	of.RawQuery = query.Encode()
 	m := must.Get(postgres.OpenMigrations(ctx, of.String()))
-	must.OK(errors.Join(m.Distribute(ctx, func(string, time.Duration) {}), m.Close()))
+	defer m.Close()
+	must.OK(m.Distribute(ctx, func(string, time.Duration) {}))
 }
 
 // endSessions returns statements that end all sessions on a database of a node. Its

@@ -344,13 +344,12 @@ END $$`, s.servingRole(), s.servingPassword()))
 // may distribute the tables on a Citus cluster.
 func migrate(ctx context.Context, address *url.URL, role string, distribute bool) {
 	m := must.Get(postgres.OpenMigrations(ctx, address.String()))
-	must.OK(errors.Join(must.Attempt(func() {
-		must.Get(m.Up(ctx))
-		if distribute {
-			distributeTables(ctx, address)
-		}
-		must.OK(m.GrantServing(ctx, role))
-	}), m.Close()))
+	defer m.Close()
+	must.Get(m.Up(ctx))
+	if distribute {
+		distributeTables(ctx, address)
+	}
+	must.OK(m.GrantServing(ctx, role))
 }
 
 // makeTemplate makes a template if it does not exist. A database of its name that is not

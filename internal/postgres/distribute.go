@@ -2,12 +2,12 @@ package postgres
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3/lock"
 )
 
@@ -38,7 +38,7 @@ func (m *Migrations) Distribute(ctx context.Context, report func(step string, to
 	case !has:
 		return errNoCitus
 	}
-	return m.transact(ctx, "distributing", func(tx *sql.Tx) error { return (&distribution{tx, report}).run(ctx) })
+	return pgx.BeginFunc(ctx, m.pool, func(tx pgx.Tx) error { return (&distribution{tx, report}).run(ctx) })
 }
 
 // isDistributed reports whether [Migrations.Distribute] has distributed the database.
@@ -46,7 +46,7 @@ func (m *Migrations) isDistributed(ctx context.Context) (is bool, err error) {
 	if has, err := m.hasCitus(ctx); err != nil || !has {
 		return false, err
 	}
-	err = m.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass($1) AND repmodel = 't')", referenceTables[0]).Scan(&is)
+	err = m.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass($1) AND repmodel = 't')", referenceTables[0]).Scan(&is)
 	return is, wrapMigration(err)
 }
 
@@ -65,13 +65,13 @@ func (d *DB) IsSharded(ctx context.Context) (sharded bool, err error) {
 }
 
 func (m *Migrations) hasCitus(ctx context.Context) (has bool, err error) {
-	err = m.db.QueryRowContext(ctx, hasCitus).Scan(&has)
+	err = m.pool.QueryRow(ctx, hasCitus).Scan(&has)
 	return has, wrapMigration(err)
 }
 
 // distribution is the transaction of [Migrations.Distribute].
 type distribution struct {
-	tx     *sql.Tx
+	tx     pgx.Tx
 	report func(step string, took time.Duration)
 }
 
@@ -80,7 +80,7 @@ type distribution struct {
 func (d *distribution) run(ctx context.Context) error {
 	var workers int
 	var migrated bool
-	err := d.tx.QueryRowContext(ctx, `
+	err := d.tx.QueryRow(ctx, `
 		SELECT count(*), to_regclass($1) IS NOT NULL
 		FROM pg_dist_node
 		WHERE isactive AND shouldhaveshards AND noderole = 'primary'`, referenceTables[0]).Scan(&workers, &migrated)
@@ -192,9 +192,9 @@ func (d *distribution) distribute(ctx context.Context, table string) error {
 	var err error
 	if slices.Contains(referenceTables, table) {
 		step = "copied " + table + " to every node"
-		_, err = d.tx.ExecContext(ctx, "SELECT create_reference_table($1)", table)
+		_, err = d.tx.Exec(ctx, "SELECT create_reference_table($1)", table)
 	} else {
-		_, err = d.tx.ExecContext(ctx, `
+		_, err = d.tx.Exec(ctx, `
 			SELECT create_distributed_table($1, 'account_id', colocate_with => coalesce(
 				(SELECT logicalrelid::text FROM pg_dist_partition JOIN pg_class ON oid = logicalrelid
 				 WHERE partmethod = 'h' AND relnamespace = current_schema()::regnamespace ORDER BY logicalrelid LIMIT 1),
@@ -203,7 +203,7 @@ func (d *distribution) distribute(ctx context.Context, table string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := d.tx.ExecContext(ctx, "SELECT truncate_local_data_after_distributing_table($1)", table); err != nil {
+	if _, err := d.tx.Exec(ctx, "SELECT truncate_local_data_after_distributing_table($1)", table); err != nil {
 		return err
 	}
 	d.report(step, time.Since(begin))
@@ -212,7 +212,7 @@ func (d *distribution) distribute(ctx context.Context, table string) error {
 
 func (d *distribution) exec(ctx context.Context, statements ...string) error {
 	for _, statement := range statements {
-		if _, err := d.tx.ExecContext(ctx, statement); err != nil {
+		if _, err := d.tx.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("postgres: distributing: %s: %w", statement, err)
 		}
 	}
@@ -221,7 +221,8 @@ func (d *distribution) exec(ctx context.Context, statements ...string) error {
 
 // strings returns the only column of a query.
 func (d *distribution) strings(ctx context.Context, query string, args ...any) ([]string, error) {
-	all, err := column[string](d.tx.QueryContext(ctx, query, args...))
+	rows, _ := d.tx.Query(ctx, query, args...)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return nil, fmt.Errorf("postgres: distributing: %w", err)
 	}

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -133,37 +132,37 @@ func (m *Migrations) GrantServing(ctx context.Context, role string) error {
 	if err != nil {
 		return err
 	}
-	return m.transact(ctx, "granting", func(tx *sql.Tx) error {
-		if err := grantServing(ctx, tx, role, distributed); err != nil {
-			return fmt.Errorf("postgres: granting to the role %q: %w", role, err)
-		}
-		return nil
-	})
+	err = pgx.BeginFunc(ctx, m.pool, func(tx pgx.Tx) error { return grantServing(ctx, tx, role, distributed) })
+	return wrapGrant(role, err)
 }
 
 // CheckServing returns an error if [Migrations.GrantServing] would reject the role.
 func (m *Migrations) CheckServing(ctx context.Context, role string) error {
 	var powerful bool
-	err := m.db.QueryRowContext(ctx, "SELECT rolsuper OR pg_has_role(oid, current_user, 'MEMBER') FROM pg_roles WHERE rolname = $1", role).Scan(&powerful)
+	err := m.pool.QueryRow(ctx, "SELECT rolsuper OR pg_has_role(oid, current_user, 'MEMBER') FROM pg_roles WHERE rolname = $1", role).Scan(&powerful)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	case errors.Is(err, pgx.ErrNoRows):
 		err = errors.New("it does not exist; create it with CREATE ROLE")
 	case powerful:
 		err = errors.New("it can change the schema: it is a superuser or inherits from the role that migrates; use another role")
 	}
+	return wrapGrant(role, err)
+}
+
+func wrapGrant(role string, err error) error {
 	if err != nil {
 		return fmt.Errorf("postgres: granting to the role %q: %w", role, err)
 	}
 	return nil
 }
 
-func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool) error {
-	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", grantLock); err != nil {
+func grantServing(ctx context.Context, tx pgx.Tx, role string, distributed bool) error {
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", grantLock); err != nil {
 		return err
 	}
 	var database, schema string
 	var isSuperuser bool
-	err := tx.QueryRowContext(ctx, "SELECT current_database(), current_schema(), current_setting('is_superuser')::boolean").Scan(&database, &schema, &isSuperuser)
+	err := tx.QueryRow(ctx, "SELECT current_database(), current_schema(), current_setting('is_superuser')::boolean").Scan(&database, &schema, &isSuperuser)
 	if err != nil {
 		return err
 	}
@@ -199,7 +198,7 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool
 		statements = append(statements, "REVOKE EXECUTE ON FUNCTION "+largeObjects+" FROM PUBLIC, "+role)
 	}
 	for _, statement := range statements {
-		if _, err := tx.ExecContext(ctx, statement); err != nil {
+		if _, err := tx.Exec(ctx, statement); err != nil {
 			return err
 		}
 	}

@@ -2,10 +2,10 @@ package postgres
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
@@ -15,6 +15,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
+	"petstore/internal/sleep"
 	"petstore/migrations"
 )
 
@@ -36,7 +37,7 @@ type Migrations struct {
 	Progress func(name string, done, total int)
 
 	provider *goose.Provider
-	db       *sql.DB
+	pool     *pgxpool.Pool
 	files    fs.FS
 }
 
@@ -67,43 +68,39 @@ func openMigrations(ctx context.Context, url string, files fs.FS) (*Migrations, 
 		config.ConnConfig.ConnectTimeout = migrationConnectTimeout
 	}
 	wanted := migrationSettings(config.ConnConfig)
-	db := stdlib.OpenDB(*config.ConnConfig, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
-		return identify(ctx, conn.PgConn(), wanted)
-	}))
-	if err := checkDirect(ctx, db); err != nil {
-		return nil, errors.Join(err, db.Close())
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		err := identify(ctx, conn.PgConn(), wanted)
+		if err == nil && ThroughPooler(conn) {
+			err = errMigrateDirectly
+		}
+		return err
 	}
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(migrationLockInterval, migrationLockAttempts))
+	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("postgres: %w", err), db.Close())
+	m := &Migrations{pool: pool, files: files}
+	if err := m.open(ctx); err != nil {
+		pool.Close()
+		return nil, err
 	}
-	return &Migrations{provider: provider, db: db, files: files}, nil
+	return m, nil
 }
 
 // errMigrateDirectly says what to do if migrations would run through a pooler.
 var errMigrateDirectly = errors.New("migrations need a connection without a connection pooler; set PETSTORE_DIRECT_URL to a URL without one")
 
-// checkDirect connects. It returns an error if the connection leads through a pooler.
-func checkDirect(ctx context.Context, db *sql.DB) error {
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("postgres: %w", err)
+// open connects, and opens the provider of the migrations.
+func (m *Migrations) open(ctx context.Context) error {
+	if err := m.pool.Ping(ctx); err != nil {
+		return err
 	}
-	err = conn.Raw(func(driver any) error {
-		direct, ok := driver.(*stdlib.Conn)
-		if !ok {
-			return nil // stdlib opens no other connections
-		}
-		if originOf(direct.Conn()).pooled {
-			return errMigrateDirectly
-		}
-		return nil
-	})
-	return errors.Join(err, conn.Close())
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(migrationLockInterval, migrationLockAttempts))
+	if err != nil {
+		return err
+	}
+	m.provider, err = goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(m.pool), m.files, goose.WithSessionLocker(locker))
+	return err
 }
 
 // migrationSettings returns the settings of a connection for migrations, without those that
@@ -129,39 +126,11 @@ func migrationSettings(config *pgx.ConnConfig) settings {
 	return wanted
 }
 
-// transact runs an action in a transaction. The purpose is for errors.
-func (m *Migrations) transact(ctx context.Context, purpose string, action func(*sql.Tx) error) error {
-	tx, err := m.db.BeginTx(ctx, nil)
-	if err == nil {
-		if err := action(tx); err != nil {
-			return errors.Join(err, tx.Rollback())
-		}
-		err = tx.Commit()
-	}
-	if err != nil {
-		return fmt.Errorf("postgres: %s: %w", purpose, err)
-	}
-	return nil
+// Close closes the connection. It waits for the server for at most a second.
+func (m *Migrations) Close() {
+	_ = m.provider.Close() // it keeps no connection
+	sleep.AtMost(closeTimeout, m.pool.Close)
 }
-
-// column returns the only column of a query.
-func column[T any](rows *sql.Rows, err error) (all []T, _ error) {
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var one T
-		if err := rows.Scan(&one); err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	return all, rows.Err()
-}
-
-// Close closes the connection.
-func (m *Migrations) Close() error { return m.db.Close() }
 
 // Up applies every pending migration, each in its own transaction, and returns
 // those applied. After an error, the migrations before it stay applied. In a distributed
@@ -173,11 +142,9 @@ func (m *Migrations) Up(ctx context.Context) (applied []Migration, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var pending []Migration
-	if m.Progress != nil {
-		if pending, err = m.pending(ctx); err != nil {
-			return nil, err
-		}
+	pending, err := m.pending(ctx)
+	if err != nil {
+		return nil, err
 	}
 	for {
 		if distributed {
@@ -185,7 +152,7 @@ func (m *Migrations) Up(ctx context.Context) (applied []Migration, err error) {
 				return applied, err
 			}
 		}
-		if done := len(applied); done < len(pending) {
+		if done := len(applied); done < len(pending) && m.Progress != nil {
 			m.Progress(pending[done].Name, done, len(pending))
 		}
 		result, err := m.provider.UpByOne(ctx)
@@ -235,22 +202,17 @@ func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
 
 // Status returns all migrations of this program, by version.
 func (m *Migrations) Status(ctx context.Context) ([]Migration, error) {
-	sources := m.provider.ListSources()
-	all := make([]Migration, len(sources))
-	for i, source := range sources {
-		all[i] = Migration{Version: source.Version, Name: source.Path}
-	}
-	if applied, err := m.applied(ctx); err != nil || len(applied) == 0 {
-		return all, err // the provider would create its table
-	}
-	statuses, err := m.provider.Status(ctx)
+	applied, err := m.applied(ctx)
 	if err != nil {
-		return nil, wrapMigration(err)
+		return nil, err
 	}
-	for i, status := range statuses {
-		if !status.AppliedAt.IsZero() {
-			all[i].AppliedAt = new(status.AppliedAt.UTC())
+	var all []Migration
+	for _, source := range m.provider.ListSources() {
+		one := Migration{Version: source.Version, Name: source.Path}
+		if at, isApplied := applied[source.Version]; isApplied {
+			one.AppliedAt = new(at.UTC())
 		}
+		all = append(all, one)
 	}
 	return all, nil
 }
@@ -258,7 +220,7 @@ func (m *Migrations) Status(ctx context.Context) ([]Migration, error) {
 // Version returns the version of the schema, 0 for an empty database.
 func (m *Migrations) Version(ctx context.Context) (int64, error) {
 	applied, err := m.applied(ctx)
-	return slices.Max(append(applied, 0)), err
+	return slices.Max(slices.AppendSeq([]int64{0}, maps.Keys(applied))), err
 }
 
 // Later returns the version of the schema if a later release has migrated it, or else 0.
@@ -276,14 +238,22 @@ func (m *Migrations) latest() int64 {
 	return sources[len(sources)-1].Version
 }
 
-// applied returns the versions of the migrations that are applied. It does not create the table of
-// goose, unlike the methods of the provider.
-func (m *Migrations) applied(ctx context.Context) ([]int64, error) {
-	versions, err := column[int64](m.db.QueryContext(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied"))
+// applied returns when each migration was applied, by version. It neither creates the table of goose
+// nor waits for a migration in progress, unlike the methods of the provider.
+func (m *Migrations) applied(ctx context.Context) (map[int64]time.Time, error) {
+	// goose stores the time in the time zone of its session, which is the same in this one.
+	rows, _ := m.pool.Query(ctx, "SELECT version_id, tstamp::timestamptz FROM goose_db_version WHERE is_applied")
+	applied := map[int64]time.Time{}
+	var version int64
+	var at time.Time
+	_, err := pgx.ForEachRow(rows, []any{&version, &at}, func() error {
+		applied[version] = at
+		return nil
+	})
 	if sqlState(err) == undefinedTable {
 		return nil, nil
 	}
-	return versions, wrapMigration(err)
+	return applied, wrapMigration(err)
 }
 
 func fromResult(result *goose.MigrationResult) Migration {

@@ -2,15 +2,18 @@ package postgres_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/pressly/goose/v3/lock"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -44,11 +47,7 @@ func numbered(t *testing.T) (all []int64) {
 func openMigrations(t *testing.T, url string) *postgres.Migrations {
 	t.Helper()
 	migrations := need.Value(postgres.OpenMigrations(t.Context(), url))(t)
-	t.Cleanup(func() {
-		if err := migrations.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(migrations.Close)
 	return migrations
 }
 
@@ -98,10 +97,12 @@ func versions(migrations []postgres.Migration) []int64 {
 }
 
 // TestMigrations: migrate up, down step by step to nothing, and up to the same
-// schema again. The version and the status tell where.
+// schema again. The version and the status tell where, and the status has the right times in a
+// time zone other than UTC.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
+	pgtest.Exec(t, database.Pool, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Tokyo''', current_database()); END $$")
 	migrations := openMigrations(t, database.URL)
 	all := numbered(t)
 	latest := all[len(all)-1]
@@ -117,6 +118,9 @@ func TestMigrations(t *testing.T) {
 		for i, one := range status {
 			if one.Version != all[i] || one.Name == "" || (one.AppliedAt == nil) != (one.Version > want) {
 				t.Errorf("the status at %d: %+v", want, one)
+			}
+			if one.AppliedAt != nil && time.Since(*one.AppliedAt).Abs() > time.Hour {
+				t.Errorf("%s was applied at %s", one.Name, one.AppliedAt)
 			}
 		}
 	}
@@ -152,6 +156,14 @@ func TestMigrations(t *testing.T) {
 	}
 	up()
 	need.Same(t, made, schema(t, database.Pool), "schema after down and up (want: first, got: second)")
+
+	running := pgtest.Begin(t, database.Pool)
+	pgtest.Exec(t, running, "SELECT pg_advisory_xact_lock($1)", lock.DefaultLockID)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := migrations.Status(ctx); err != nil {
+		t.Errorf("the status while a migration runs: %v", err)
+	}
 }
 
 // TestMigrationsAtOnce: when five processes start at the same time, each migration
@@ -205,7 +217,7 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 		want := []string{"client_connection_check_interval=1000", "enable_seqscan=on", "idle_in_transaction_session_timeout=0", "lock_timeout=" + lockTimeout, "statement_timeout=0"}
 		need.Same(t, want, got, "settings of a migration")
 		need.Value(m.Down(t.Context()))(t)
-		need.OK(t, m.Close())
+		m.Close()
 	}
 }
 
@@ -264,9 +276,9 @@ func TestOpenMigrationsFails(t *testing.T) {
 	// A migration through a pooler would leave its lock behind.
 	pooler := pgtest.StartPooler(t, pgtest.NewEmpty(t).URL)
 	for url, want := range map[string]string{"://": "", "postgres://localhost:x/": "", closedPort: "", pooler.URL: "PETSTORE_DIRECT_URL"} {
-		m, err := postgres.OpenMigrations(t.Context(), url)
-		if err == nil {
-			t.Errorf("%s: no error, %v", url, m.Close())
+		if m, err := postgres.OpenMigrations(t.Context(), url); err == nil {
+			m.Close()
+			t.Errorf("%s: no error", url)
 		} else if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", url, err, want)
 		}

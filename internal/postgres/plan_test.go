@@ -86,7 +86,7 @@ func TestPlan(t *testing.T) {
 	files[migrations.Locks] = &fstest.MapFile{Data: []byte(measureLocks(t, files))}
 	database := pgtest.NewEmpty(t)
 	m := need.Value(postgres.OpenMigrationsOf(t.Context(), database.OwnerURL, files))(t)
-	t.Cleanup(func() { _ = m.Close() })
+	t.Cleanup(m.Close)
 	plan, err := m.Plan(t.Context())
 	if diff := gocmp.Diff(want, planLines(plan)); diff != "" || err != nil {
 		t.Errorf("plan: %v (-want +got):\n%s", err, diff)

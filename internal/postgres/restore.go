@@ -2,9 +2,10 @@ package postgres
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // connectedError means that processes are connected that know what AfterRestore replaces.
@@ -26,7 +27,7 @@ type FeedEvent struct {
 // empties the records of sandboxes, and adds an event to each feed. It returns the number of
 // feeds. Running it again does it again. The role must own the tables.
 func (m *Migrations) AfterRestore(ctx context.Context, skip int64, added FeedEvent) (feeds int, err error) {
-	err = m.transact(ctx, "after a restore", func(tx *sql.Tx) (err error) {
+	err = pgx.BeginFunc(ctx, m.pool, func(tx pgx.Tx) (err error) {
 		feeds, err = afterRestore(ctx, tx, skip, added)
 		return err
 	})
@@ -36,13 +37,13 @@ func (m *Migrations) AfterRestore(ctx context.Context, skip int64, added FeedEve
 	return feeds, err
 }
 
-func afterRestore(ctx context.Context, tx *sql.Tx, skip int64, added FeedEvent) (feeds int, err error) {
+func afterRestore(ctx context.Context, tx pgx.Tx, skip int64, added FeedEvent) (feeds int, err error) {
 	// A process that starts now waits for the new key, and has read no key before.
-	if _, err := tx.ExecContext(ctx, "LOCK TABLE signing_keys IN ACCESS EXCLUSIVE MODE"); err != nil {
+	if _, err := tx.Exec(ctx, "LOCK TABLE signing_keys IN ACCESS EXCLUSIVE MODE"); err != nil {
 		return 0, err
 	}
 	var connected connectedError
-	err = tx.QueryRowContext(ctx, `
+	err = tx.QueryRow(ctx, `
 		SELECT count(*)
 		FROM pg_stat_activity
 		WHERE datname = current_database()
@@ -55,7 +56,7 @@ func afterRestore(ctx context.Context, tx *sql.Tx, skip int64, added FeedEvent) 
 		return 0, connected
 	}
 	const newKeys = "UPDATE signing_keys SET secret = sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))"
-	if _, err := tx.ExecContext(ctx, newKeys); err != nil || skip == 0 {
+	if _, err := tx.Exec(ctx, newKeys); err != nil || skip == 0 {
 		return 0, err
 	}
 	for _, statement := range []string{
@@ -68,13 +69,13 @@ func afterRestore(ctx context.Context, tx *sql.Tx, skip int64, added FeedEvent) 
 		"UPDATE account_state SET last_sequence = last_sequence + $1",
 		"UPDATE exchange_logs SET first_number = last_number + $1 + 1, last_number = last_number + $1, dropped = 0",
 	} {
-		if _, err := tx.ExecContext(ctx, statement, skip); err != nil {
+		if _, err := tx.Exec(ctx, statement, skip); err != nil {
 			return 0, err
 		}
 	}
 	// The backup may be so old that events has no partition for today.
 	for _, statement := range []string{"TRUNCATE exchanges", "SELECT maintain_events()"} {
-		if _, err := tx.ExecContext(ctx, statement); err != nil {
+		if _, err := tx.Exec(ctx, statement); err != nil {
 			return 0, err
 		}
 	}
@@ -82,19 +83,20 @@ func afterRestore(ctx context.Context, tx *sql.Tx, skip int64, added FeedEvent) 
 }
 
 // addToFeeds adds an event to each feed that clients can read, and returns their number.
-func addToFeeds(ctx context.Context, tx *sql.Tx, added FeedEvent) (feeds int, err error) {
-	accounts, err := column[int64](tx.QueryContext(ctx, `
+func addToFeeds(ctx context.Context, tx pgx.Tx, added FeedEvent) (feeds int, err error) {
+	rows, _ := tx.Query(ctx, `
 		SELECT account_state.account_id
 		FROM account_state
 		JOIN accounts ON accounts.id = account_state.account_id
 		WHERE NOT account_state.closed
 		  AND accounts.kind <> 'sample'
-		ORDER BY account_state.account_id`))
+		ORDER BY account_state.account_id`)
+	accounts, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return 0, err
 	}
 	for _, account := range accounts { // one statement each, which Citus runs on the shard of the account
-		if _, err := tx.ExecContext(ctx, "SELECT append_events($1, $2, ARRAY[$3], ARRAY[$4], ARRAY['{}'], 0, 0, 0, 0)", account, added.Nonce, added.Type, added.Subject); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT append_events($1, $2, ARRAY[$3], ARRAY[$4], ARRAY['{}'], 0, 0, 0, 0)", account, added.Nonce, added.Type, added.Subject); err != nil {
 			return 0, err
 		}
 	}
