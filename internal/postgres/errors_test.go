@@ -316,3 +316,30 @@ func TestExplainHidesTheURL(t *testing.T) {
 		t.Errorf("%v is explained as %q", err, got)
 	}
 }
+
+// TestIgnoredErrors: a transaction in which a statement has failed is an error, also if the action
+// ignores that.
+func TestIgnoredErrors(t *testing.T) {
+	t.Parallel()
+	const fails = "SELECT 1 / 0"
+	pool := open(t, pgtest.NewEmpty(t).URL, 1)
+	_, err := postgres.Transact(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) (pgconn.CommandTag, error) {
+		_, _ = tx.Exec(ctx, fails)
+		return pgconn.CommandTag{}, nil
+	})
+	_, pipeErr := postgres.Pipe(t.Context(), pool, func(ctx context.Context, p *postgres.Pipeline) error {
+		batch := &pgx.Batch{}
+		batch.Queue(fails)
+		results := p.SendBatch(ctx, batch)
+		if err := p.Send(ctx); err != nil {
+			return err
+		}
+		_, _ = results.Exec()
+		_ = p.Commit(ctx, nil)
+		return p.Commit(ctx, nil)
+	})
+	if !errors.Is(err, pgx.ErrTxCommitRollback) || !errors.Is(pipeErr, pgx.ErrTxCommitRollback) {
+		t.Errorf("the transactions end with %v and %v", err, pipeErr)
+	}
+	need.OK(t, pool.Ping(t.Context()))
+}

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,8 +17,8 @@ type Pipeline struct {
 
 	conn    *connection
 	queued  *pgx.Batch
+	begins  bool // whether the first result to read is the result of BEGIN
 	results pgx.BatchResults
-	begun   bool // whether the result of BEGIN has been read
 	// position is that after the commit, if the pool reports positions.
 	position Position
 }
@@ -27,14 +26,36 @@ type Pipeline struct {
 // Pipe runs an action in a pipeline. The action must call [Pipeline.Commit] last. If it
 // returns an error, Pipe rolls back and returns the error. It does not retry. The position
 // is that after the commit, if it is known and [DB.ReportPositions] was called.
-func Pipe(ctx context.Context, d *DB, action func(context.Context, *Pipeline) error) (position Position, err error) {
+func Pipe(ctx context.Context, d *DB, action func(context.Context, *Pipeline) error) (Position, error) {
+	return inPipeline(ctx, d, func(p *Pipeline) error {
+		p.queued.Queue("BEGIN")
+		p.begins = true
+		return action(ctx, p)
+	})
+}
+
+// transactOnce runs an action in a transaction, and then the statements that it has queued.
+func transactOnce(ctx context.Context, d *DB, action func(context.Context, pgx.Tx, *Pipeline) error) (Position, error) {
+	return inPipeline(ctx, d, func(last *Pipeline) error {
+		tx, err := last.conn.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		if err := action(ctx, tx, last); err != nil {
+			return err
+		}
+		return last.Commit(ctx, nil)
+	})
+}
+
+// inPipeline runs an action with a pipeline, and rolls back a transaction that the action leaves open.
+func inPipeline(ctx context.Context, d *DB, action func(*Pipeline) error) (position Position, err error) {
 	conn, err := d.acquire(ctx)
 	if err != nil {
 		return Position{}, err
 	}
 	defer conn.Release()
 	p := &Pipeline{conn: conn, queued: &pgx.Batch{}}
-	p.queued.Queue("BEGIN")
 	defer func() {
 		err = errors.Join(err, p.closeResults())
 		if status := conn.Conn.Conn().PgConn().TxStatus(); status != 'I' && !conn.Conn.Conn().IsClosed() {
@@ -42,7 +63,7 @@ func Pipe(ctx context.Context, d *DB, action func(context.Context, *Pipeline) er
 			err = errors.Join(err, rollbackErr)
 		}
 	}()
-	err = action(ctx, p)
+	err = action(p)
 	return p.position, err
 }
 
@@ -59,10 +80,10 @@ func (p *Pipeline) Send(ctx context.Context) error {
 	}
 	p.results = p.conn.SendBatch(ctx, p.queued)
 	p.queued = &pgx.Batch{}
-	if p.begun {
+	if !p.begins {
 		return nil
 	}
-	p.begun = true
+	p.begins = false
 	_, err := p.results.Exec()
 	return err
 }
@@ -73,23 +94,41 @@ func (p *Pipeline) Commit(ctx context.Context, read func() error) error {
 	if err := p.closeResults(); err != nil {
 		return err
 	}
-	var readAll func(pgx.BatchResults) error
-	if read != nil {
-		readAll = func(results pgx.BatchResults) error {
-			p.results = results
-			defer func() { p.results = nil }() // which commit closes
-			return read()
+	queued, statements, reports := p.queued, p.queued.Len(), p.conn.db.reports.Load()
+	p.queued = &pgx.Batch{}
+	queued.Queue("COMMIT")
+	if reports {
+		queued.Queue(primaryPosition)
+	}
+	p.results = p.conn.SendBatch(ctx, queued)
+	if read == nil {
+		read = func() error { return p.drop(statements) }
+	}
+	var tag pgconn.CommandTag
+	err := read()
+	if err == nil {
+		tag, err = p.results.Exec()
+	}
+	if err == nil && tag.String() != "COMMIT" { // a statement failed, and the action ignored it
+		err = pgx.ErrTxCommitRollback
+	}
+	// After COMMIT, an error must not look like one of the transaction, which would run again.
+	if err == nil && reports {
+		if position, scanErr := scanPrimary(p.results.QueryRow()); scanErr == nil {
+			p.position = position
 		}
 	}
-	position, tag, err := p.conn.commit(ctx, p.queued, readAll)
-	p.queued = &pgx.Batch{}
-	if err != nil {
-		return err
+	_ = p.closeResults() // it returns the same error, or one after COMMIT
+	return err
+}
+
+// drop reads the results of statements without using them.
+func (p *Pipeline) drop(statements int) error {
+	for range statements {
+		if _, err := p.results.Exec(); err != nil {
+			return err
+		}
 	}
-	if tag != "COMMIT" {
-		return fmt.Errorf("postgres: COMMIT ended with %s", tag)
-	}
-	p.position = position
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Position is a position in the write-ahead log (WAL) of a database: all that committed
@@ -81,46 +80,3 @@ func (d *DB) Position(ctx context.Context) (Position, error) {
 // ReportPositions makes [Pipe] and [TransactAt] return the positions of their commits from
 // now on.
 func (d *DB) ReportPositions() { d.reports.Store(true) }
-
-// commit sends the queued statements of a transaction and COMMIT in one round trip. It
-// returns the result of COMMIT and the first error. If the pool reports positions, it
-// also returns the position after the commit. A read reads the results of all the statements
-// before COMMIT; nil drops them.
-func (c *connection) commit(ctx context.Context, queued *pgx.Batch, read func(pgx.BatchResults) error) (position Position, tag string, err error) {
-	statements, reports := len(queued.QueuedQueries), c.db.reports.Load()
-	queued.Queue("COMMIT")
-	if reports {
-		queued.Queue(primaryPosition)
-	}
-	results := c.SendBatch(ctx, queued)
-	if read == nil {
-		read = func(results pgx.BatchResults) error { return drop(results, statements) }
-	}
-	commandTag, err := pgconn.CommandTag{}, read(results)
-	if err == nil {
-		commandTag, err = results.Exec()
-	}
-	if err != nil {
-		_ = results.Close() // returns the same error
-		return Position{}, "", err
-	}
-	// The transaction has ended, so an error from here on must not look like one of it. It
-	// would run again.
-	if reports {
-		if position, err = scanPrimary(results.QueryRow()); err != nil {
-			position = Position{}
-		}
-	}
-	_ = results.Close()
-	return position, commandTag.String(), nil
-}
-
-// drop reads the results of statements without using them.
-func drop(results pgx.BatchResults, statements int) error {
-	for range statements {
-		if _, err := results.Exec(); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -66,7 +66,7 @@ var faults = []fault{
 		return g.write(p)`),
 	{36, "the position of a replica is ignored", "internal/postgres/position.go", "p.Timeline == other.Timeline && p.LSN >= other.LSN", "p.Timeline == other.Timeline"},
 	{36, "all timelines count as the first", "internal/postgres/position.go", "return Position{uint32(number), uint64(lsn)}", "return Position{min(1, uint32(number)), uint64(lsn)}"},
-	{36, "the token has the position before the commit", "internal/postgres/position.go", "\tqueued.Queue(\"COMMIT\")\n", "\tearly, _ := scanPrimary(c.QueryRow(ctx, primaryPosition))\n\tdefer func() { position = early }()\n\tqueued.Queue(\"COMMIT\")\n"},
+	{36, "the token has the position before the commit", "internal/postgres/pipeline.go", "\tqueued.Queue(\"COMMIT\")\n", "\tearly, _ := scanPrimary(p.conn.QueryRow(ctx, primaryPosition))\n\tdefer func() { p.position = early }()\n\tqueued.Queue(\"COMMIT\")\n"},
 	{36, "the next page ignores the state of the page before", "internal/gate/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
 	{36, "a shared read may be older than a client allows", "internal/api/shared_reads.go", "err = reader.Saw(shared.seen)", "_ = shared.seen"},
 	{37, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
