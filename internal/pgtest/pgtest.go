@@ -240,6 +240,23 @@ func (s *server) servingURL(address *url.URL, name string) string {
 	return withRole(withDatabase(address, name), s.servingRole(), s.servingPassword())
 }
 
+// NewRole creates a role that can log in, with more options of CREATE ROLE. The test drops it at its end.
+// It returns its name and the URL of the database for the role.
+func (d *Database) NewRole(t testing.TB, options ...string) (role, roleURL string) {
+	t.Helper()
+	address := need.Value(url.Parse(d.OwnerURL))(t)
+	role, password := databaseName("petstore_test_", "role"), rand.Text()
+	Exec(t, d.Pool, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s' %s", role, password, strings.Join(options, " ")))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
+		defer cancel()
+		if _, err := d.Pool.Exec(ctx, "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	return role, withRole(address, role, password)
+}
+
 // databaseName returns a unique name that contains the name of the test.
 func databaseName(prefix, test string) string {
 	readable := strings.Map(func(r rune) rune {

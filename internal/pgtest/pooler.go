@@ -3,7 +3,6 @@ package pgtest
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
 	"net"
@@ -80,26 +79,6 @@ func (p *Pooler) connect() (*pgconn.HijackedConn, error) {
 		return nil, err
 	}
 	return conn.Hijack()
-}
-
-// NewRole creates a role without privileges and settings, which the test drops at its
-// end. It returns its name and the URL of the database for the role.
-func (d *Database) NewRole(t testing.TB) (role, roleURL string) {
-	t.Helper()
-	address, err := url.Parse(d.OwnerURL)
-	need.OK(t, err)
-	role = strings.TrimPrefix(address.Path, "/") // unique on the server
-	password := rand.Text()
-	_, err = d.Pool.Exec(t.Context(), "CREATE ROLE "+quote(role)+" LOGIN PASSWORD '"+password+"'")
-	need.OK(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
-		defer cancel()
-		if _, err := d.Pool.Exec(ctx, "DROP OWNED BY "+quote(role)+"; DROP ROLE "+quote(role)); err != nil {
-			t.Error(err)
-		}
-	})
-	return role, withRole(address, role, password)
 }
 
 // serve handles one client until it disconnects.

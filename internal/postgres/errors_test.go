@@ -145,48 +145,34 @@ func TestUnavailableStates(t *testing.T) {
 	}
 }
 
-// TestLostWorker checks errors of a Citus coordinator that has lost a worker.
-// TestLostWorkerOnCitus has real ones.
-func TestLostWorker(t *testing.T) {
-	t.Parallel()
-	for message, lost := range map[string]bool{
-		"server closed the connection unexpectedly\n\tThis probably means the server terminated abnormally": true,
-		"could not receive data from server: Connection reset by peer":                                      true,
-		"could not send data to server: Broken pipe":                                                        true,
-		"SSL SYSCALL error: EOF detected":                                                                   true,
-		"FATAL:  terminating connection due to administrator command":                                       true,
-		"failure on connection marked as essential: 127.0.0.1:5432":                                         true,
-		"could not commit transaction for shard 102013 on at least one active node":                         true,
-		"cache lookup failed for relation 16384":                                                            false,
-	} {
-		err := fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: "XX000", Message: message})
-		if postgres.Unavailable(err) != lost || postgres.ConnectionLost(err) != lost || postgres.RolledBack(err) == lost {
-			t.Errorf("%q: Unavailable %t, ConnectionLost %t, RolledBack %t", message, postgres.Unavailable(err), postgres.ConnectionLost(err), postgres.RolledBack(err))
-		}
-	}
-	if postgres.Unavailable(&pgconn.PgError{Code: "P0001", Message: "could not commit transaction for shard 1"}) {
-		t.Error("an error with another SQLSTATE is Unavailable")
-	}
-}
-
 // TestErrorsOfServer checks errors whose severity or message counts, too, and which are hard to reproduce.
+// TestLostWorkerOnCitus has real ones of a coordinator that has lost a worker.
 func TestErrorsOfServer(t *testing.T) {
 	t.Parallel()
 	const wraparound = `database is not accepting commands that assign new transaction IDs to avoid wraparound data loss in database "petstore"`
-	for what, test := range map[string]struct {
-		failed                        pgconn.PgError
+	for _, test := range []struct {
+		severity, code, message       string
 		unavailable, lost, rolledBack bool
 	}{
-		"fsync fails at COMMIT":    {pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "58030"}, true, true, false},
-		"any other crash":          {pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "XX000"}, true, true, false},
-		"fsync fails, no crash":    {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "58030"}, true, false, true},
-		"a transaction_timeout":    {pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "25P04"}, true, true, true},
-		"no more transaction ids":  {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "54000", Message: wraparound}, true, false, true},
-		"a limit of the statement": {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "54000", Message: "index row size exceeds maximum"}, false, false, true},
+		{"PANIC", "58030", "fsync fails at COMMIT", true, true, false},
+		{"PANIC", "XX000", "any other crash", true, true, false},
+		{"ERROR", "58030", "fsync fails, no crash", true, false, true},
+		{"FATAL", "25P04", "a transaction_timeout", true, true, true},
+		{"ERROR", "54000", wraparound, true, false, true},
+		{"ERROR", "54000", "index row size exceeds maximum", false, false, true},
+		{"ERROR", "XX000", "server closed the connection unexpectedly\n\tThis probably means the server terminated abnormally", true, true, false},
+		{"ERROR", "XX000", "could not receive data from server: Connection reset by peer", true, true, false},
+		{"ERROR", "XX000", "could not send data to server: Broken pipe", true, true, false},
+		{"ERROR", "XX000", "SSL SYSCALL error: EOF detected", true, true, false},
+		{"ERROR", "XX000", "FATAL:  terminating connection due to administrator command", true, true, false},
+		{"ERROR", "XX000", "failure on connection marked as essential: 127.0.0.1:5432", true, true, false},
+		{"ERROR", "XX000", "could not commit transaction for shard 102013 on at least one active node", true, true, false},
+		{"ERROR", "XX000", "cache lookup failed for relation 16384", false, false, true},
+		{"ERROR", "P0001", "could not commit transaction for shard 1", false, false, true},
 	} {
-		err := fmt.Errorf("wrapped: %w", &test.failed)
+		err := fmt.Errorf("wrapped: %w", &pgconn.PgError{SeverityUnlocalized: test.severity, Code: test.code, Message: test.message})
 		if unavailable, lost, rolledBack := postgres.Unavailable(err), postgres.ConnectionLost(err), postgres.RolledBack(err); unavailable != test.unavailable || lost != test.lost || rolledBack != test.rolledBack {
-			t.Errorf("%s: Unavailable %t, ConnectionLost %t, RolledBack %t", what, unavailable, lost, rolledBack)
+			t.Errorf("%s %s, %s: Unavailable %t, ConnectionLost %t, RolledBack %t", test.severity, test.code, test.message, unavailable, lost, rolledBack)
 		}
 	}
 }

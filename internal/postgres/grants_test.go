@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,26 +30,11 @@ type served struct {
 func newServed(t *testing.T) *served {
 	t.Helper()
 	database := pgtest.NewEmpty(t)
-	s := &served{Database: database, migrations: openMigrations(t, database.OwnerURL), role: newRole(t, database, "LOGIN")}
+	role, _ := database.NewRole(t)
+	s := &served{Database: database, migrations: openMigrations(t, database.OwnerURL), role: role}
 	need.Value(s.migrations.Up(t.Context()))(t)
 	need.OK(t, s.migrations.GrantServing(t.Context(), s.role))
 	return s
-}
-
-// newRole creates a role and drops it when the test ends.
-func newRole(t *testing.T, database *pgtest.Database, options string) string {
-	t.Helper()
-	role := "petstore_test_" + strings.ToLower(rand.Text()[:8])
-	owner := open(t, database.OwnerURL, 1) // closed after the role is dropped
-	pgtest.Exec(t, owner, fmt.Sprintf("CREATE ROLE %s %s", role, options))
-	t.Cleanup(func() {
-		for _, statement := range []string{"DROP OWNED BY " + role, "DROP ROLE " + role} {
-			if _, err := owner.Exec(context.WithoutCancel(t.Context()), statement); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	return role
 }
 
 // TestServingRoleChangesOnlyRows: the serving role can only change rows as queries
@@ -135,11 +119,13 @@ func TestGrantServing(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
 	owner := pgtest.Read[string](t, s.Pool, "SELECT current_user::text")
+	superuser, _ := s.NewRole(t, "SUPERUSER")
+	heir, _ := s.NewRole(t, "IN ROLE", pgx.Identifier{owner}.Sanitize())
 	for role, want := range map[string]string{
-		"nobody_at_all":                     "CREATE ROLE",
-		owner:                               "can change the schema",
-		newRole(t, s.Database, "SUPERUSER"): "can change the schema",
-		newRole(t, s.Database, "IN ROLE "+pgx.Identifier{owner}.Sanitize()): "can change the schema",
+		"nobody_at_all": "CREATE ROLE",
+		owner:           "can change the schema",
+		superuser:       "can change the schema",
+		heir:            "can change the schema",
 	} {
 		if err := s.migrations.GrantServing(t.Context(), role); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("granting to %s: %v, want an error with %q", role, err, want)

@@ -226,8 +226,9 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 func TestSchemaFit(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	migrations, role := openMigrations(t, database.OwnerURL), newRole(t, database, "LOGIN")
-	pool := open(t, database.OwnerURL, 1, "role", role)
+	migrations := openMigrations(t, database.OwnerURL)
+	role, roleURL := database.NewRole(t)
+	pool := open(t, roleURL, 1)
 	for _, step := range []struct {
 		what string
 		do   func() error
