@@ -123,33 +123,6 @@ func (d *DB) Inspect(ctx context.Context) (s Server, err error) {
 	return s, err
 }
 
-// CheckDirect returns an error unless a URL leads to the server and the database of the pool,
-// without a pooler. The error tells the operator what to change.
-func (d *DB) CheckDirect(ctx context.Context, url string) error {
-	direct, err := Open(ctx, url, 1)
-	if err != nil {
-		return err
-	}
-	defer direct.Close()
-	conn, err := direct.pool.Acquire(ctx)
-	if err != nil {
-		return &acquireError{err}
-	}
-	defer conn.Release()
-	to := originOf(conn.Conn())
-	if to.pooled {
-		return errPooled
-	}
-	var server string
-	if err := d.QueryRow(ctx, serverQuery).Scan(&server); err != nil {
-		return err
-	}
-	if server != to.server {
-		return errOtherServer
-	}
-	return nil
-}
-
 // WebhookState counts the enabled webhooks of all accounts.
 type WebhookState struct {
 	Enabled int

@@ -94,27 +94,13 @@ func (l *Listener) Run(ctx context.Context) error {
 // listen uses one connection until it fails. The result connected reports whether
 // LISTEN succeeded.
 func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
-	config, err := l.config()
-	if err != nil {
-		return false, err
-	}
 	connectCtx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(connectCtx, config)
+	conn, err := l.connect(connectCtx)
 	if err != nil {
 		return false, err
 	}
-	defer func() {
-		closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), heartbeatTimeout)
-		defer cancel()
-		_ = conn.Close(closeCtx) // the connection is no longer needed
-	}()
-	if originOf(conn).pooled {
-		return false, errPooled
-	}
-	if same, err := l.DB.leadsTo(connectCtx, originOf(conn).server); err != nil || !same {
-		return false, cmp.Or(err, errOtherServer)
-	}
+	defer hangUp(ctx, conn)
 	if _, err := conn.Exec(connectCtx, "LISTEN "+pgx.Identifier{l.Channel}.Sanitize()); err != nil {
 		return false, err
 	}
@@ -127,6 +113,42 @@ func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
 			return true, err
 		}
 	}
+}
+
+// connect opens a connection that leads to the server and database of the pool, without a pooler.
+func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
+	config, err := l.config()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	var same bool
+	if originOf(conn).pooled {
+		err = errPooled
+	} else if same, err = l.DB.leadsTo(ctx, originOf(conn).server); err == nil && !same {
+		err = errOtherServer
+	}
+	if err != nil {
+		hangUp(ctx, conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// CheckDirect returns an error that tells the operator what to change if a [Listener] with the URL
+// would hear no notifications.
+func (d *DB) CheckDirect(ctx context.Context, url string) error {
+	if err := d.Ping(ctx); err != nil { // so that the pool leads to a server
+		return err
+	}
+	conn, err := (&Listener{DB: d, URL: url}).connect(ctx)
+	if err == nil {
+		hangUp(ctx, conn)
+	}
+	return err
 }
 
 // config returns the configuration of the listening connection, which calls Heard.
