@@ -94,37 +94,31 @@ func (s *serverCounts) add(to origin, connections int) {
 	}
 }
 
-// only reports whether all counted connections without a pooler lead to the server. It
-// is true if there are none.
-func (s *serverCounts) only(server string) bool {
+// lead reports whether all counted connections without a pooler lead to the server, which is
+// true if there are none. It also reports whether another one leads through a pooler.
+func (s *serverCounts) lead(server string) (there, pooled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.connections) == 0 || len(s.connections) == 1 && s.connections[server] > 0
-}
-
-// throughPooler reports whether a counted connection leads through a pooler.
-func (s *serverCounts) throughPooler() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.pooled > 0
+	there = len(s.connections) == 0 || len(s.connections) == 1 && s.connections[server] > 0
+	return there, s.pooled > 0
 }
 
 // leadsTo reports whether every connection of the pool leads to the server. If not,
 // it closes dead idle connections, so that they do not count the next time. A pooler
 // may change the server of a connection, so leadsTo asks through the pool.
 func (d *DB) leadsTo(ctx context.Context, server string) (bool, error) {
-	if d.servers.only(server) {
-		if !d.servers.throughPooler() {
-			return true, nil
-		}
+	there, pooled := d.servers.lead(server)
+	switch {
+	case there && pooled:
 		var now string
 		err := d.QueryRow(ctx, serverQuery).Scan(&now)
 		return now == server, err
+	case !there:
+		for _, conn := range d.pool.AcquireAllIdle(ctx) { // checks each connection
+			conn.Release()
+		}
 	}
-	for _, conn := range d.pool.AcquireAllIdle(ctx) { // checks each connection
-		conn.Release()
-	}
-	return false, nil
+	return there, nil
 }
 
 const (

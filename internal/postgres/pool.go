@@ -81,7 +81,8 @@ type DB struct {
 // shared is the state that all handles of one pool share.
 type shared struct {
 	pool        *pgxpool.Pool
-	writers     writers
+	writing     chan struct{} // limits the writes that have a connection
+	canceled    atomic.Uint64 // writes that got none of these places in time
 	falling     chan struct{} // limits the reads that a replica could have served
 	servers     serverCounts
 	longestWait time.Duration   // for a connection: acquireTimeout, except in tests
@@ -92,12 +93,6 @@ type shared struct {
 	sharded     atomic.Pointer[bool]
 	maintenance singleflight.Group      // of calls of maintain_events
 	cluster     atomic.Pointer[cluster] // nil: the database is not sharded
-}
-
-// writers limits the statements that write.
-type writers struct {
-	connections chan struct{} // limits the writes that have a connection
-	canceled    atomic.Uint64
 }
 
 // Open creates a pool of at most maxConns connections for a libpq URL, which may
@@ -123,9 +118,8 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 		params["application_name"] = "petstore " + given
 	}
 	wanted := boundSession(config.ConnConfig)
-	forWrites := max(1, maxConns-keptForReads)
 	d := &DB{shared: &shared{
-		writers:  writers{connections: make(chan struct{}, forWrites)},
+		writing:  make(chan struct{}, max(1, maxConns-keptForReads)),
 		falling:  make(chan struct{}, max(1, maxConns/fallingShare)),
 		outside:  config.ConnConfig.Copy(),
 		settings: wanted, longestWait: acquireTimeout,
@@ -188,9 +182,7 @@ func (d *DB) WaitAtMost(longest time.Duration) { d.longestWait = longest }
 
 // Writing returns a handle of the same pool for statements that write. Writes leave
 // a few connections to reads, which would otherwise wait behind them.
-func (d *DB) Writing() *DB {
-	return &DB{d.shared, []chan struct{}{d.writers.connections}, d.bound}
-}
+func (d *DB) Writing() *DB { return &DB{d.shared, []chan struct{}{d.writing}, d.bound} }
 
 // Bounded returns a handle of the same pool for loops whose contexts have no deadline. It closes the
 // connection of a statement or a transaction that takes longer. Nothing else ends a statement if the
@@ -199,7 +191,7 @@ func (d *DB) Bounded(longest time.Duration) *DB { return &DB{d.shared, d.limits,
 
 // LockWaits returns how many of the connections of [DB.Writing] may wait for locks at a
 // time, which the callers count ([petstore/internal/admission.Locks]).
-func (d *DB) LockWaits() int { return max(1, cap(d.writers.connections)/waitingShare) }
+func (d *DB) LockWaits() int { return max(1, cap(d.writing)/waitingShare) }
 
 // Falling returns a handle of the same pool for reads that a replica could have served.
 // They leave half of the connections to others.
@@ -207,7 +199,7 @@ func (d *DB) Falling() *DB { return &DB{d.shared, []chan struct{}{d.falling}, d.
 
 // CanceledWrites returns how many writes got no connection in time because too many
 // others were writing. The statistics of the pool do not include them.
-func (d *DB) CanceledWrites() uint64 { return d.writers.canceled.Load() }
+func (d *DB) CanceledWrites() uint64 { return d.canceled.Load() }
 
 // Exec runs a statement that returns no rows.
 func (d *DB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
@@ -275,8 +267,8 @@ func (d *DB) acquire(ctx context.Context) (*connection, error) {
 		case limit <- struct{}{}:
 		case <-ctx.Done():
 			giveBack(limits[:i])
-			if limit == d.writers.connections {
-				d.writers.canceled.Add(1)
+			if limit == d.writing {
+				d.canceled.Add(1)
 			}
 			return nil, &acquireError{context.Cause(ctx)}
 		}
