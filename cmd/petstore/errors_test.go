@@ -93,7 +93,7 @@ func TestUsageSentences(t *testing.T) {
 		"sandbox delete 42":                   `the id of a sandbox is sbx_ and a number, such as sbx_1002, but is "42"; see petstore sandbox delete --help`,
 		"key create":                          "--account is required: name the account of the new key; see petstore key create --help",
 		"key create --account=":               "--account needs a value; see petstore key create --help",
-		"key create --account=\t":             "--account must have 1 to 100 characters, not only white space and no control characters; see petstore key create --help",
+		"key create --account=\t":             `--account must have 1 to 100 characters, not only white space and no control characters, but is "\t"; see petstore key create --help`,
 		"key create --account a --scope root": `--scope must be read, write or admin, but is "root"; see petstore key create --help`,
 		"key create --account a --expires-in soon": `--expires-in must be a duration such as 90d or 12h, ` +
 			`at most 100 years, but is "soon"; see petstore key create --help`,
@@ -110,7 +110,7 @@ func TestUsageSentences(t *testing.T) {
 		"key revoke":               "key revoke takes the id or the prefix of one API key, but got 0 arguments; see petstore key revoke --help",
 		"key rotate 1 2":           "key rotate takes the id or the prefix of one API key, but got 2 arguments; see petstore key rotate --help",
 		"key rotate 1 --grace x":   `--grace must be 0s to 24h in whole seconds, but is "x"; see petstore key rotate --help`,
-		"key rotate 1 --grace -1s": "--grace must be 0s to 24h in whole seconds, but is -1s; see petstore key rotate --help",
+		"key rotate 1 --grace -1s": `--grace must be 0s to 24h in whole seconds, but is "-1s"; see petstore key rotate --help`,
 	} {
 		wantSentence(t, nil, strings.Split(line, " "), true, want)
 	}

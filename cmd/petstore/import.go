@@ -29,7 +29,6 @@ type importOptions struct {
 func (p *program) importCommand() *cobra.Command {
 	o := importOptions{connections: 32}
 	names := transfer.Names(transfer.Archived)
-	inDoubt := []string{"send", "skip"}
 	command := &cobra.Command{
 		Use:   "import FILE...",
 		Short: "Create the resources in files of NDJSON or CSV, or continue an interrupted import",
@@ -56,12 +55,8 @@ them. Otherwise, --in-doubt says what to do with them.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case o.resource != "" && !slices.Contains(names, o.resource):
-				return wrongUsage(cmd, "--resource must be %s, but is %q", orList(names), o.resource)
 			case o.again && len(args) > 1:
 				return wrongUsage(cmd, "--again takes one file, so that the command without it can continue")
-			case o.inDoubt != "" && !slices.Contains(inDoubt, o.inDoubt):
-				return wrongUsage(cmd, "--in-doubt must be %s, but is %q", orList(inDoubt), o.inDoubt)
 			case p.isInput(o.errors, args):
 				return wrongUsage(cmd, "--errors must not be a file to import, but is %q", o.errors)
 			}
@@ -71,17 +66,15 @@ them. Otherwise, --in-doubt says what to do with them.`,
 	}
 	flags := command.Flags()
 	addURLFlag(command)
-	flags.StringVar(&o.resource, "resource", "", "the resource in the files: "+orList(names)+" (default: by the file name)")
+	addChoiceFlag(command, &o.resource, "resource", "the resource in the files: "+orList(names)+" (default: by the file name)", names...)
 	flags.StringVar(&o.errors, "errors", "", "a file for the rows that were not imported, with the line, field, code and message")
-	flags.StringVar(&o.inDoubt, "in-doubt", "", "send or skip rows of which import and the server do not know whether they were imported")
+	addChoiceFlag(command, &o.inDoubt, "in-doubt", "send or skip rows of which import and the server do not know whether they were imported", "send", "skip")
 	flags.BoolVar(&o.createCategories, "create-categories", false, "create the categories that rows name")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "only check the rows, and send nothing")
 	flags.BoolVar(&o.again, "again", false, "import all rows of a file once more, although a journal says that they were imported")
 	flags.BoolVar(&o.json, "json", false, "print the summary of each file as one line of JSON")
 	addNumberFlag(command, &o.connections, "connections", numberRange{1, mostParallel}, "the number of requests at a time")
 	completeFlag(command, "errors")
-	completeFlag(command, "resource", names...)
-	completeFlag(command, "in-doubt", inDoubt...)
 	return command
 }
 

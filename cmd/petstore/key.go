@@ -30,14 +30,8 @@ const (
 	keyStatusLapsed = "expired"
 )
 
-// graceRule describes the valid values of --grace.
-var graceRule = fmt.Sprintf("0s to %.0fh in whole seconds", auth.MaxGrace.Hours())
-
 // keyArgument is the argument of rotate and revoke, for error messages.
 const keyArgument = "the id or the prefix of one API key"
-
-// scopes are the values of --scope.
-var scopes = []string{"read", "write", "admin"}
 
 func (p *program) keyCommand() *cobra.Command {
 	return group(&cobra.Command{
@@ -78,7 +72,8 @@ func withDatabaseOf(ctx context.Context, url string, maxConns int, action func(c
 }
 
 func (p *program) keyCreateCommand() *cobra.Command {
-	var accountName, name, scopeName, expiresIn string
+	var accountName, expiresIn string
+	name, scopeName := "default", "write"
 	command := &cobra.Command{
 		Use:   "create",
 		Short: "Create an API key, and its account if it does not exist",
@@ -90,19 +85,11 @@ the database keeps only its hash.`,
 			if accountName == "" {
 				return wrongUsage(cmd, "--account is required: name the account of the new key")
 			}
-			scope, err := auth.ParseScope(scopeName)
-			if err != nil {
-				return wrongUsage(cmd, "--scope must be %s, but is %q", orList(scopes), scopeName)
-			}
 			expiresAt, err := parseExpiry(expiresIn, time.Now())
 			if err != nil {
 				return wrongUsage(cmd, "%v", err)
 			}
-			for _, flag := range []struct{ name, value string }{{"account", accountName}, {"name", name}} {
-				if !isName(flag.value) {
-					return wrongUsage(cmd, "--%s must have 1 to %d characters, not only white space and no control characters", flag.name, maxAccountName)
-				}
-			}
+			scope, _ := auth.ParseScope(scopeName) // a choice
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				secret, err := createKey(ctx, database, accountName, auth.NewKey{Name: name, Scope: scope, ExpiresAt: expiresAt})
 				if err != nil {
@@ -113,15 +100,16 @@ the database keeps only its hash.`,
 			})
 		},
 	}
-	flags := command.Flags()
-	flags.StringVar(&accountName, "account", "", "the name of the account; created if it does not exist (required)")
-	flags.StringVar(&name, "name", "default", "a label for the key")
-	flags.StringVar(&scopeName, "scope", "write", "read, write or admin")
-	flags.StringVar(&expiresIn, "expires-in", "", "how long the key is valid, such as 90d or 12h (default: forever)")
-	completeFlag(command, "scope", scopes...)
+	addTextFlag(command, &accountName, "account", nameRule, "the name of the account; created if it does not exist (required)", isName)
+	addTextFlag(command, &name, "name", nameRule, "a label for the key", isName)
+	addChoiceFlag(command, &scopeName, "scope", "read, write or admin", "read", "write", "admin")
+	command.Flags().StringVar(&expiresIn, "expires-in", "", "how long the key is valid, such as 90d or 12h (default: forever)")
 	completeFlag(command, "expires-in", "30d", "90d", "365d")
 	return command
 }
+
+// nameRule explains which names [isName] accepts.
+var nameRule = fmt.Sprintf("must have 1 to %d characters, not only white space and no control characters", maxAccountName)
 
 // isName reports whether a name is valid for an account or a key, by the same rules
 // as the API.
@@ -237,9 +225,6 @@ the grace period. Without one it stops within a second on every server.`,
 		Example: "  petstore key rotate petstore_4fTq2LxZ --grace 10m",
 		Args:    oneArgument(keyArgument),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if grace < 0 || grace > auth.MaxGrace || grace%time.Second != 0 {
-				return wrongUsage(cmd, "--grace must be %s, but is %s", graceRule, grace)
-			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				key, err := findKey(ctx, db.New(database), args[0])
 				if err != nil {
@@ -249,7 +234,12 @@ the grace period. Without one it stops within a second on every server.`,
 			})
 		},
 	}
-	command.Flags().DurationVar(&grace, "grace", 0, "how long the old secret keeps working, such as 10m; at most 24h")
+	rule := fmt.Sprintf("must be 0s to %.0fh in whole seconds", auth.MaxGrace.Hours())
+	parse := func(text string) (time.Duration, bool) {
+		parsed, err := time.ParseDuration(text)
+		return parsed, err == nil && parsed >= 0 && parsed <= auth.MaxGrace && parsed%time.Second == 0
+	}
+	command.Flags().Var(&checkedFlag[time.Duration]{&grace, "duration", rule, parse}, "grace", "how long the old secret keeps working, such as 10m; at most 24h")
 	completeFlag(command, "grace", "10m", "1h", "24h")
 	return command
 }

@@ -31,7 +31,7 @@ type listenOptions struct {
 }
 
 func (p *program) listenCommand() *cobra.Command {
-	var options listenOptions
+	options := listenOptions{after: afterLatest}
 	command := &cobra.Command{
 		Use:   "listen",
 		Short: "Print the events of an account as they happen, or forward them to a URL",
@@ -66,7 +66,12 @@ SIGTERM ends it. It then prints the id of the last event, for --after.`,
 	flags := command.Flags()
 	addURLFlag(command)
 	flags.StringSliceVar(&options.types, "types", nil, "only events of these types, separated by commas (default: all)")
-	flags.StringVar(&options.after, "after", afterLatest, "where to begin: after the event with this id; latest, for new events; or start, for all that the server keeps")
+	isPlace := func(text string) bool {
+		_, isID := event.ParseID(text)
+		return isID || text == afterLatest || text == afterStart
+	}
+	addTextFlag(command, &options.after, "after", "must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or latest or start",
+		"where to begin: after the event with this id; latest, for new events; or start, for all that the server keeps", isPlace)
 	flags.StringVar(&options.forwardTo, "forward-to", "", "a URL to send each event to, as a signed webhook")
 	flags.BoolVar(&options.json, "json", false, "print each event as one line of JSON")
 	flags.BoolVar(&options.printSecret, "print-secret", false, "print the secret that verifies forwarded events, and exit")
@@ -77,9 +82,6 @@ SIGTERM ends it. It then prints the id of the last event, for --after.`,
 
 // validate returns a usage error for the first invalid flag.
 func (o *listenOptions) validate(cmd *cobra.Command) error {
-	if _, ok := event.ParseID(o.after); !ok && o.after != afterLatest && o.after != afterStart {
-		return wrongUsage(cmd, "--after must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or %s or %s, but is %q", afterLatest, afterStart, o.after)
-	}
 	if o.forwardTo != "" && httpURL(o.forwardTo) == nil {
 		return wrongUsage(cmd, "--forward-to must be an http or https URL, such as http://localhost:3000/hook")
 	}

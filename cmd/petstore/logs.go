@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"petstore/internal/account"
 	"petstore/internal/exchange"
 	"petstore/internal/follow"
 )
@@ -30,7 +29,7 @@ type logsOptions struct {
 }
 
 func (p *program) logsCommand() *cobra.Command {
-	o := logsOptions{number: 50, filter: url.Values{}}
+	o := logsOptions{sandbox: currentSandbox, number: 50, filter: url.Values{}}
 	var status, operation string
 	command := &cobra.Command{
 		Use:   "logs",
@@ -46,9 +45,6 @@ all headers and bodies, which browsers open. The record has no secrets.`,
 		Example: "  petstore logs --follow --status 4xx\n  petstore logs --sandbox sbx_1002 --operation placeOrder --json\n  petstore logs --har > petstore.har",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, ok := account.ParseSandboxID(o.sandbox); !ok && o.sandbox != "current" {
-				return wrongUsage(cmd, "--sandbox must be sbx_ and a number, such as sbx_1002, but is %q", o.sandbox)
-			}
 			if o.har && (o.follow || o.json) {
 				return wrongUsage(cmd, "--har prints one document, so it has no --follow and no --json")
 			}
@@ -69,7 +65,7 @@ all headers and bodies, which browsers open. The record has no secrets.`,
 	}
 	flags := command.Flags()
 	addURLFlag(command)
-	flags.StringVar(&o.sandbox, "sandbox", "current", "the id of the sandbox; current is the one of the API key")
+	addSandboxFlag(command, &o.sandbox)
 	flags.StringVar(&status, "status", "", "only requests with this status, such as 409, or class, such as 4xx")
 	flags.StringVar(&operation, "operation", "", "only requests of this operation, such as placeOrder")
 	addNumberFlag(command, &o.number, "limit", numberRange{1, exchange.MaxExchanges}, "the number of requests that logs prints first; with --har, the default is all")

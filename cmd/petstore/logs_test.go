@@ -86,7 +86,7 @@ func TestLogs(t *testing.T) {
 	wantSentence(t, parent, []string{"logs"}, false, "the API key is not one of a sandbox; name a sandbox of its account with --sandbox, such as sbx_1002")
 	wantSentence(t, own, []string{"logs", "--status", "9xx"}, true, "--status must be a status such as `404`, or a class such as `4xx`; see petstore logs --help")
 	wantSentence(t, own, []string{"export", "pets", "size=9"}, true, "`size` is not a parameter of this operation. Remove it or correct its spelling; see petstore export --help")
-	wantSentence(t, own, []string{"logs", "--sandbox", "1002"}, true, `--sandbox must be sbx_ and a number, such as sbx_1002, but is "1002"; see petstore logs --help`)
+	wantSentence(t, own, []string{"logs", "--sandbox", "1002"}, true, `--sandbox must be current or the id of a sandbox, such as sbx_1002, but is "1002"; see petstore logs --help`)
 	wantSentence(t, own, []string{"logs", "--har", "--follow"}, true, "--har prints one document, so it has no --follow and no --json; see petstore logs --help")
 }
 

@@ -1,19 +1,14 @@
 package main
 
 import (
-	"slices"
-
 	"github.com/spf13/cobra"
 
 	"petstore/internal/api"
 	"petstore/internal/openapi"
 )
 
-// specFormats are the values of --format.
-var specFormats = []string{"yaml", "json", "json-3.1", "postman"}
-
 func (p *program) openAPICommand() *cobra.Command {
-	var format string
+	format := "yaml"
 	command := &cobra.Command{
 		Use:   "openapi",
 		Short: "Print the OpenAPI spec of the API",
@@ -22,10 +17,7 @@ Only OpenAPI 3.1 has the webhooks, with a schema for the events of each type. Th
 postman is a collection of requests for Postman, and for other programs that import it.`,
 		Example: "  petstore openapi --format json > openapi.json\n  petstore openapi --format json-3.1 > openapi-3.1.json",
 		Args:    noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains(specFormats, format) {
-				return wrongUsage(cmd, "--format must be %s, but is %q", orList(specFormats), format)
-			}
+		RunE: func(*cobra.Command, []string) error {
 			c, err := p.loadConfig()
 			if err != nil {
 				return err
@@ -50,7 +42,6 @@ postman is a collection of requests for Postman, and for other programs that imp
 			return err
 		},
 	}
-	command.Flags().StringVar(&format, "format", "yaml", orList(specFormats))
-	completeFlag(command, "format", specFormats...)
+	addChoiceFlag(command, &format, "format", "yaml, json, json-3.1 or postman", "yaml", "json", "json-3.1", "postman")
 	return command
 }

@@ -10,16 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"petstore/internal/account"
 	"petstore/internal/report"
 	"petstore/internal/sleep"
 )
 
 // recordDelay is longer than the time after which every server has a request in the record.
 const recordDelay = 300 * time.Millisecond
-
-// currentSandbox names the sandbox of the API key.
-const currentSandbox = "current"
 
 // reportOptions are the flags of report.
 type reportOptions struct {
@@ -28,7 +24,7 @@ type reportOptions struct {
 }
 
 func (p *program) reportCommand() *cobra.Command {
-	var options reportOptions
+	options := reportOptions{sandbox: currentSandbox}
 	command := &cobra.Command{
 		Use:   "report",
 		Short: "Judge a client by what it has sent to a sandbox",
@@ -43,13 +39,8 @@ also 1 after a warning.`,
 		Example: "  petstore report\n  petstore report --fail-on failed --markdown > report.md\n  petstore report --sandbox sbx_1002 --json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch _, isID := account.ParseSandboxID(options.sandbox); {
-			case options.failOn != "" && options.failOn != string(report.Warning) && options.failOn != string(report.Failed):
-				return wrongUsage(cmd, "--fail-on must be warning or failed, but is %q", options.failOn)
-			case options.json && options.markdown:
+			if options.json && options.markdown {
 				return wrongUsage(cmd, "--json and --markdown exclude each other")
-			case !isID && options.sandbox != currentSandbox:
-				return wrongUsage(cmd, "--sandbox must be current or the id of a sandbox, such as sbx_1002, but is %q", options.sandbox)
 			}
 			to, err := p.target(cmd)
 			if err != nil {
@@ -60,11 +51,10 @@ also 1 after a warning.`,
 	}
 	flags := command.Flags()
 	addURLFlag(command)
-	flags.StringVar(&options.failOn, "fail-on", "", "exit with 1 if a rule is at least this bad: warning or failed")
-	flags.StringVar(&options.sandbox, "sandbox", currentSandbox, "the id of the sandbox, or current for the one of the API key")
+	addSandboxFlag(command, &options.sandbox)
+	addChoiceFlag(command, &options.failOn, "fail-on", "exit with 1 if a rule is at least this bad: warning or failed", string(report.Warning), string(report.Failed))
 	flags.BoolVar(&options.json, "json", false, "print the report as JSON")
 	flags.BoolVar(&options.markdown, "markdown", false, "print the report as Markdown")
-	completeFlag(command, "fail-on", string(report.Warning), string(report.Failed))
 	return command
 }
 

@@ -32,7 +32,7 @@ it expires, its API keys stop and a running server deletes its data.`,
 func (p *program) sandboxCreateCommand() *cobra.Command {
 	var owner, expiresIn string
 	var asJSON bool
-	sandbox := account.NewSandbox{}
+	sandbox := account.NewSandbox{Name: account.DefaultName, Sample: account.SampleShop}
 	command := &cobra.Command{
 		Use:   "create",
 		Short: "Create a sandbox with an admin key",
@@ -46,12 +46,6 @@ apiKey, whose secret is the key.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if owner == "" {
 				return wrongUsage(cmd, "--account is required: name the account of the new sandbox")
-			}
-			if !isName(sandbox.Name) {
-				return wrongUsage(cmd, "--name must have 1 to %d characters, not only white space and no control characters", maxAccountName)
-			}
-			if !account.IsSampleName(sandbox.Sample) {
-				return wrongUsage(cmd, "--sample %s, but is %q", sampleNameRule, sandbox.Sample)
 			}
 			if sandbox.Expiry, err = parseDays(expiresIn); err != nil || sandbox.Expiry < account.MinExpiry || sandbox.Expiry > account.MaxExpiry || sandbox.Expiry%time.Second != 0 {
 				return wrongUsage(cmd, "--expires-in must be a duration from 1m to 7d in whole seconds, such as 24h, but is %q", expiresIn)
@@ -71,8 +65,8 @@ apiKey, whose secret is the key.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&owner, "account", "", "the name of the account that the sandbox belongs to (required)")
-	flags.StringVar(&sandbox.Name, "name", account.DefaultName, "a label for the sandbox")
-	flags.StringVar(&sandbox.Sample, "sample", account.SampleShop, "the sample that the sandbox starts as: shop, empty or one that you have saved")
+	addTextFlag(command, &sandbox.Name, "name", nameRule, "a label for the sandbox", isName)
+	addTextFlag(command, &sandbox.Sample, "sample", sampleNameRule, "the sample that the sandbox starts as: shop, empty or one that you have saved", account.IsSampleName)
 	flags.StringVar(&expiresIn, "expires-in", "24h", "how long the sandbox exists, from 1m to 7d")
 	flags.BoolVar(&asJSON, "json", false, "print the sandbox and its key as a JSON object")
 	completeFlag(command, "sample", account.BuiltInSamples()...)

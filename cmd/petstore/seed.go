@@ -16,8 +16,7 @@ import (
 const defaultSeedPets = 1000
 
 func (p *program) seedCommand() *cobra.Command {
-	var name string
-	pets := defaultSeedPets
+	name, pets := devAccount, defaultSeedPets
 	command := &cobra.Command{
 		Use:   "seed",
 		Short: "Fill the empty store of an account with sample data",
@@ -26,9 +25,6 @@ the account if it does not exist. The data is the same each time.`,
 		Example: "  petstore seed --account acme --pets 200000",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !isName(name) {
-				return wrongUsage(cmd, "--account must have 1 to %d characters, not only white space and no control characters", maxAccountName)
-			}
 			c, err := p.loadDatabaseConfig()
 			if err != nil {
 				return err
@@ -44,7 +40,7 @@ the account if it does not exist. The data is the same each time.`,
 			}))
 		},
 	}
-	command.Flags().StringVar(&name, "account", devAccount, "the name of the account; created if it does not exist")
+	addTextFlag(command, &name, "account", nameRule, "the name of the account; created if it does not exist", isName)
 	addNumberFlag(command, &pets, "pets", numberRange{1, seed.MaxPets}, fmt.Sprintf("number of pets, at most %d", seed.MaxPets))
 	return command
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"petstore/internal/account"
 	"petstore/internal/auth"
 )
 
@@ -56,6 +57,17 @@ const urlFlag = "url"
 
 func addURLFlag(cmd *cobra.Command) {
 	cmd.Flags().String(urlFlag, "", "the URL of the API (default: PETSTORE_URL, the running dev, or "+defaultURL+")")
+}
+
+// currentSandbox names the sandbox of the API key.
+const currentSandbox = "current"
+
+func addSandboxFlag(cmd *cobra.Command, value *string) {
+	isSandbox := func(text string) bool {
+		_, isID := account.ParseSandboxID(text)
+		return isID || text == currentSandbox
+	}
+	addTextFlag(cmd, value, "sandbox", "must be current or the id of a sandbox, such as sbx_1002", "the id of the sandbox; current is the one of the API key", isSandbox)
 }
 
 // target returns the server and the key of a client command. --url and the variables come

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -84,23 +85,16 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 		return wrongUsage(cmd, "--%s needs a value", lacking.GetFlag().Name)
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		return wrongUsage(cmd, "--%s must be %s, but is %q", invalid.GetFlag().Name, validValues(invalid), invalid.GetValue())
+		rule, isRule := errors.AsType[brokenRule](err)
+		if !isRule {
+			rule = "must be true or false"
+		}
+		return wrongUsage(cmd, "--%s %s, but is %q", invalid.GetFlag().Name, rule, invalid.GetValue())
 	}
 	if bad, ok := errors.AsType[*pflag.InvalidSyntaxError](err); ok {
 		return wrongUsage(cmd, "%s is not a flag", bad.GetSpecifiedFlag())
 	}
 	return wrongUsage(cmd, "%v", err)
-}
-
-// validValues describes the valid values of a flag.
-func validValues(invalid *pflag.InvalidValueError) string {
-	if number, ok := invalid.GetFlag().Value.(*numberFlag); ok {
-		return "a whole number " + number.valid.String()
-	}
-	if invalid.GetFlag().Value.Type() == "duration" {
-		return graceRule
-	}
-	return "true or false"
 }
 
 // refuseEmptyFlags refuses an empty value of a flag, such as of a variable that a script has not set. It
@@ -115,28 +109,51 @@ func refuseEmptyFlags(cmd *cobra.Command, _ []string) (err error) {
 	return err
 }
 
-// numberFlag is a flag whose values have a range.
-type numberFlag struct {
-	value *int
-	valid numberRange
+// checkedFlag is a flag whose values have a rule.
+type checkedFlag[T any] struct {
+	value *T     // and its default
+	kind  string // such as int, for the help
+	rule  string // such as "must be true or false"
+	parse func(text string) (value T, isValid bool)
 }
 
-// addNumberFlag adds a flag with a range. Its default is the value.
-func addNumberFlag(cmd *cobra.Command, value *int, name string, valid numberRange, usage string) {
-	cmd.Flags().Var(&numberFlag{value, valid}, name, usage)
-}
-
-func (f *numberFlag) String() string { return strconv.Itoa(*f.value) }
-func (f *numberFlag) Type() string   { return "int" }
+func (f *checkedFlag[T]) String() string { return fmt.Sprint(*f.value) }
+func (f *checkedFlag[T]) Type() string   { return f.kind }
 
 // Set implements [pflag.Value].
-func (f *numberFlag) Set(text string) error {
-	number, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || number < f.valid.least || number > f.valid.most {
-		return errors.New("the number is not in the range") // wrongFlag says more
+func (f *checkedFlag[T]) Set(text string) error {
+	value, isValid := f.parse(text)
+	if !isValid {
+		return brokenRule(f.rule)
 	}
-	*f.value = int(number)
+	*f.value = value
 	return nil
+}
+
+// brokenRule is the error of [checkedFlag.Set], for [wrongFlag].
+type brokenRule string
+
+func (r brokenRule) Error() string { return string(r) }
+
+// addTextFlag adds a flag whose values are texts with a rule. [refuseEmptyFlags] refuses an empty one.
+func addTextFlag(cmd *cobra.Command, value *string, name, rule, usage string, isValid func(string) bool) {
+	parse := func(text string) (string, bool) { return text, text == "" || isValid(text) }
+	cmd.Flags().Var(&checkedFlag[string]{value, "string", rule, parse}, name, usage)
+}
+
+// addChoiceFlag adds a flag that has one of a few values, with their completions.
+func addChoiceFlag(cmd *cobra.Command, value *string, name, usage string, choices ...string) {
+	addTextFlag(cmd, value, name, "must be "+orList(choices), usage, func(text string) bool { return slices.Contains(choices, text) })
+	completeFlag(cmd, name, choices...)
+}
+
+// addNumberFlag adds a flag with a range.
+func addNumberFlag(cmd *cobra.Command, value *int, name string, valid numberRange, usage string) {
+	parse := func(text string) (int, bool) {
+		number, err := strconv.ParseInt(text, 10, 64)
+		return int(number), err == nil && number >= valid.least && number <= valid.most
+	}
+	cmd.Flags().Var(&checkedFlag[int]{value, "int", "must be a whole number " + valid.String(), parse}, name, usage)
 }
 
 // orList formats words as "a, b or c".
