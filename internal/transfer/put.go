@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -72,17 +73,17 @@ func (r *run) post(ctx context.Context, one *row) (int64, error) {
 }
 
 func (r *run) putCategory(ctx context.Context, one *row) (int64, error) {
-	one.take("id")
+	delete(one.fields, "id")
 	return r.post(ctx, one)
 }
 
 // putPet creates a pet. A pet of an archive with orders is available until [run.settle].
 func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
 	if id := one.number("id"); r.Source.units[id] > 0 {
-		one.set("status", jsontext.Value(`"available"`))
+		one.fields["status"] = jsontext.Value(`"available"`)
 	}
-	if name := one.get(categoryName); name != nil {
-		if name.Kind() != '"' || one.get("categoryId") != nil {
+	if name := one.fields[categoryName]; name != nil {
+		if name.Kind() != '"' || one.fields["categoryId"] != nil {
 			return 0, one.validate()
 		}
 		text, _ := jsontext.AppendUnquote(nil, one.take(categoryName)) // valid JSON
@@ -90,9 +91,9 @@ func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		one.set("categoryId", numberValue(id))
+		one.fields["categoryId"] = numberValue(id)
 	}
-	one.take("id")
+	delete(one.fields, "id")
 	if err := r.mapID(one, "categoryId", categories); err != nil {
 		return 0, err
 	}
@@ -138,44 +139,45 @@ func (r *run) putStock(ctx context.Context, one *row) (int64, error) {
 	units := r.Source.units[one.number("petId")]
 	if err := r.mapID(one, "petId", pets); err != nil || r.Source.Resource != nil {
 		if err == nil {
-			one.take("status")
-			_, err = r.setStock(ctx, one)
+			delete(one.fields, "status")
+			_, err = r.setStock(ctx, one.fields)
 		}
 		return one.number("petId"), err
 	}
 	switch {
 	case units > 0:
-	case string(one.get("quantity")) == "0": // as a new pet
+	case string(one.fields["quantity"]) == "0": // as a new pet
 		return one.number("petId"), nil
 	default:
 		return one.number("petId"), r.settle(ctx, one)
 	}
-	copied := row{fields: slices.Clone(one.fields)}
-	copied.set("quantity", numberValue(min(one.number("quantity")+units, maxQuantity)))
-	copied.take("status")
-	_, err := r.setStock(ctx, &copied) // stock makes the pet available
+	stocked := maps.Clone(one.fields)
+	stocked["quantity"] = numberValue(min(one.number("quantity")+units, maxQuantity))
+	delete(stocked, "status")
+	_, err := r.setStock(ctx, stocked) // stock makes the pet available
 	return one.number("petId"), err
 }
 
 // setStock sets the stock of the pet in a row, and returns the status of the pet.
-func (r *run) setStock(ctx context.Context, one *row) (status string, err error) {
-	body := row{fields: slices.DeleteFunc(slices.Clone(one.fields), func(f field) bool { return f.name == "petId" })}
+func (r *run) setStock(ctx context.Context, of fields) (status string, err error) {
+	stock := maps.Clone(of)
+	path := "/store/inventory/" + string(stock.take("petId"))
 	var item resource
-	err = r.send(ctx, Request{Method: http.MethodPut, Path: "/store/inventory/" + string(one.get("petId")), Body: body.body()}, &item)
+	err = r.send(ctx, Request{Method: http.MethodPut, Path: path, Body: stock.body()}, &item)
 	return item.Status, err
 }
 
 // settle sets the stock and the status of a pet of an archive to the exported ones.
 func (r *run) settle(ctx context.Context, one *row) error {
 	wanted, _ := jsontext.AppendUnquote(nil, one.take("status")) // without one, any is right
-	status, err := r.setStock(ctx, one)
+	status, err := r.setStock(ctx, one.fields)
 	for err == nil && len(wanted) > 0 && status != string(wanted) {
 		next := string(wanted)
 		if status == "sold" && next == "pending" { // a sold pet must become available first
 			next = "available"
 		}
 		var changed resource
-		err = r.send(ctx, Request{Method: http.MethodPatch, Path: "/pets/" + string(one.get("petId")), Body: fmt.Appendf(nil, `{"status":%q}`, next)}, &changed)
+		err = r.send(ctx, Request{Method: http.MethodPatch, Path: "/pets/" + string(one.fields["petId"]), Body: fmt.Appendf(nil, `{"status":%q}`, next)}, &changed)
 		status = changed.Status
 	}
 	return err
@@ -184,10 +186,10 @@ func (r *run) settle(ctx context.Context, one *row) error {
 // putOrder places an order and completes it. Both take effect once. It cancels an order that the server
 // does not complete, so that a corrected row is not the second one.
 func (r *run) putOrder(ctx context.Context, one *row) (int64, error) {
-	if complete := one.get("complete"); complete != nil && complete.Kind() != 't' && complete.Kind() != 'f' {
+	if complete := one.fields["complete"]; complete != nil && complete.Kind() != 't' && complete.Kind() != 'f' {
 		return 0, one.validate()
 	}
-	one.take("id")
+	delete(one.fields, "id")
 	complete := one.take("complete")
 	if err := r.mapID(one, "petId", pets); err != nil {
 		return 0, err
@@ -242,7 +244,7 @@ func (r *run) mapID(one *row, name string, of *Resource) error {
 	if id == 0 {
 		return wrong(name, "unknown_"+of.Kind, "The archive has no %s %d before this line, or it was not imported.", of.Kind, old)
 	}
-	one.set(name, numberValue(id))
+	one.fields[name] = numberValue(id)
 	return nil
 }
 

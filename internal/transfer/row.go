@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,19 +19,17 @@ import (
 
 // row is a row of a file.
 type row struct {
+	fields
+
 	line     int64 // where it begins, from 1
 	resource *Resource
-	fields   []field
 	failure  RowErrors // the row cannot be read
 	inDoubt  bool      // an earlier import may have sent it
 	until    time.Time // when the server may not recognize it any more
 }
 
-// field is a field of a row.
-type field struct {
-	name  string
-	value jsontext.Value
-}
+// fields are the values of a row, by the names of the fields.
+type fields map[string]jsontext.Value
 
 // RowError is a mistake in a row.
 type RowError struct {
@@ -77,7 +76,7 @@ func mistakes(code, message string, violations []httpjson.Violation) (all RowErr
 }
 
 // parseRow reads a JSON object. It keeps the values as they are, because the server checks them.
-func parseRow(text []byte) (fields []field, err error) {
+func parseRow(text []byte) (fields, error) {
 	decoder := jsontext.NewDecoder(bytes.NewReader(text))
 	object, err := decoder.ReadValue()
 	if err != nil {
@@ -89,63 +88,41 @@ func parseRow(text []byte) (fields []field, err error) {
 	if rest := bytes.TrimSpace(text[decoder.InputOffset():]); len(rest) > 0 {
 		return nil, errors.New("the line continues after the object")
 	}
-	for name, value := range httpjson.Fields(object) {
-		fields = append(fields, field{name, value.Clone()})
-	}
-	return fields, nil
-}
-
-// get returns the value of a field, or nil.
-func (r *row) get(name string) jsontext.Value {
-	if i := slices.IndexFunc(r.fields, func(f field) bool { return f.name == name }); i >= 0 {
-		return r.fields[i].value
-	}
-	return nil
+	return maps.Collect(httpjson.Fields(object.Clone())), nil
 }
 
 // take removes a field, and returns its value or nil.
-func (r *row) take(name string) jsontext.Value {
-	value := r.get(name)
-	r.fields = slices.DeleteFunc(r.fields, func(f field) bool { return f.name == name })
+func (f fields) take(name string) jsontext.Value {
+	value := f[name]
+	delete(f, name)
 	return value
 }
 
-// set replaces the value of a field, or adds the field.
-func (r *row) set(name string, value jsontext.Value) {
-	if i := slices.IndexFunc(r.fields, func(f field) bool { return f.name == name }); i >= 0 {
-		r.fields[i].value = value
-		return
-	}
-	r.fields = append(r.fields, field{name, value})
-}
-
 // number returns the integer in a field, or 0.
-func (r *row) number(name string) int64 {
-	number, err := strconv.ParseInt(string(r.get(name)), 10, 64)
+func (f fields) number(name string) int64 {
+	number, err := strconv.ParseInt(string(f[name]), 10, 64)
 	if err != nil {
 		return 0
 	}
 	return number
 }
 
-// body returns the JSON of the fields.
-func (r *row) body() []byte {
+// body returns the JSON of the fields, sorted by name.
+func (f fields) body() []byte {
 	text := []byte{'{'}
-	for i, f := range r.fields {
+	for i, name := range slices.Sorted(maps.Keys(f)) {
 		if i > 0 {
 			text = append(text, ',')
 		}
-		text, _ = jsontext.AppendQuote(text, f.name) // valid UTF-8
-		text = append(append(text, ':'), f.value...)
+		text, _ = jsontext.AppendQuote(text, name) // valid UTF-8
+		text = append(append(text, ':'), f[name]...)
 	}
 	return append(text, '}')
 }
 
 // hash identifies a row by its content. It does not depend on the order of the fields.
 func (r *row) hash() uint64 {
-	sorted := row{fields: slices.Clone(r.fields)}
-	slices.SortStableFunc(sorted.fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
-	sum := sha256.Sum256(append([]byte(r.resource.Kind), sorted.body()...))
+	sum := sha256.Sum256(append([]byte(r.resource.Kind), r.body()...))
 	return binary.BigEndian.Uint64(sum[:])
 }
 

@@ -226,13 +226,13 @@ func (s *Source) eachRecord(in *lines, do func(*row) error) error {
 			return explainCSV(err)
 		}
 		line, _ := records.FieldPos(0)
-		r := &row{line: int64(line), resource: s.Resource}
+		r := &row{fields: fields{}, line: int64(line), resource: s.Resource}
 		if len(cells) != len(header) {
 			r.failure = wrong("", "wrong_cells", "The row has %d cells, but the header has %d. Put quotes around cells with commas.", len(cells), len(header))
 		}
 		for i, cell := range cells[:min(len(cells), len(header))] {
 			if cell != "" {
-				r.fields = append(r.fields, field{header[i], s.Resource.parseCell(header[i], cell)})
+				r.fields[header[i]] = s.Resource.parseCell(header[i], cell)
 			}
 		}
 		if err := do(r); err != nil {
