@@ -37,11 +37,7 @@ name, the servers, the user and the use of TLS. An invalid configuration is an e
 			if err != nil {
 				return err
 			}
-			settings := p.settings(c)
-			if asJSON {
-				return p.printJSON(settings)
-			}
-			return printTable(p, "VARIABLE\tSOURCE\tVALUE", settings, func(one setting) string {
+			return printList(p, asJSON, "VARIABLE\tSOURCE\tVALUE", p.settings(c), func(one setting) string {
 				return one.Name + "\t" + one.Source + "\t" + strings.Join(strings.Fields(one.Value), " ")
 			})
 		},

@@ -58,10 +58,7 @@ func withDatabaseOf(ctx context.Context, url string, maxConns int, action func(c
 		return err
 	}
 	defer database.Close()
-	if err := database.CheckSession(ctx); err != nil {
-		return err
-	}
-	fit, err := database.SchemaFit(ctx)
+	fit, err := checkDatabase(ctx, database)
 	if err != nil {
 		return err
 	}

@@ -40,10 +40,7 @@ func listCommand[T any](p *program, l listing[T]) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if asJSON {
-					return p.printJSON(all)
-				}
-				return printTable(p, l.header, all, l.row)
+				return printList(p, asJSON, l.header, all, l.row)
 			})
 		},
 	}
@@ -70,8 +67,11 @@ func (l listing[T]) all(ctx context.Context, queries *db.Queries, name string) (
 	return all, err
 }
 
-// printTable prints rows below a header. Tabs separate the cells of both.
-func printTable[T any](p *program, header string, all []T, row func(T) string) error {
+// printList prints a list as JSON, or as rows below a header. Tabs separate the cells of both.
+func printList[T any](p *program, asJSON bool, header string, all []T, row func(T) string) error {
+	if asJSON {
+		return p.printJSON(all)
+	}
 	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, header)
 	for _, one := range all {

@@ -83,8 +83,7 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 		reads(p.configCommand(), variables()...), reads(p.doctorCommand(), serverVariables()...), p.versionCommand(), p.manCommand(),
 	)
 	showEnvironment(root)
-	addHelpCommand(root)
-	addCompletionCommand(root)
+	addCobraCommands(root)
 	return plain(cmp.Or(root.ExecuteContext(ctx), out.err))
 }
 

@@ -196,10 +196,7 @@ func (p *program) migrateStatus(ctx context.Context, m *postgres.Migrations, asJ
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		return p.printJSON(all)
-	}
-	return printTable(p, "MIGRATION\tAPPLIED", all, func(one postgres.Migration) string {
+	return printList(p, asJSON, "MIGRATION\tAPPLIED", all, func(one postgres.Migration) string {
 		return one.Name + "\t" + formatTime(one.AppliedAt, "pending")
 	})
 }

@@ -355,7 +355,11 @@ func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.Qu
 func waitForDatabase(ctx context.Context, database *postgres.DB, c config, log *slog.Logger) (postgres.SchemaFit, error) {
 	deadline := time.Now().Add(c.StartupWait)
 	for announced := false; ; {
-		fit, err := checkDatabase(ctx, database)
+		var fit postgres.SchemaFit
+		err := database.Ping(ctx) // does not wait long, so that the log says early that serve waits
+		if err == nil {
+			fit, err = checkDatabase(ctx, database)
+		}
 		err = c.named(err)
 		switch {
 		case err == nil:
@@ -375,18 +379,10 @@ func waitForDatabase(ctx context.Context, database *postgres.DB, c config, log *
 	}
 }
 
-// checkDatabase checks that the database responds, and its session, and reads whether its schema fits.
+// checkDatabase checks the session of connections, and reads whether the schema fits.
 func checkDatabase(ctx context.Context, database *postgres.DB) (postgres.SchemaFit, error) {
-	err := database.Ping(ctx)
-	if err == nil {
-		err = database.CheckSession(ctx)
-	}
-	if err != nil {
+	if err := database.CheckSession(ctx); err != nil {
 		return "", err
 	}
-	fit, err := database.SchemaFit(ctx)
-	if err != nil {
-		return "", fmt.Errorf("reading the version of the schema: %w", err)
-	}
-	return fit, nil
+	return database.SchemaFit(ctx)
 }

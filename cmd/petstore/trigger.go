@@ -65,10 +65,7 @@ admin.`,
 }
 
 func (p *program) listEventTypes(asJSON bool) error {
-	if asJSON {
-		return p.printJSON(event.Types)
-	}
-	return printTable(p, "TYPE\tHAPPENS WHEN", event.Types, func(one event.Description) string { return string(one.Type) + "\t" + one.Text })
+	return printList(p, asJSON, "TYPE\tHAPPENS WHEN", event.Types, func(one event.Description) string { return string(one.Type) + "\t" + one.Text })
 }
 
 // trigger makes an event of a type happen and prints it.

@@ -188,50 +188,38 @@ func completeFlag(cmd *cobra.Command, flag string, values ...cobra.Completion) {
 	}
 }
 
-// addHelpCommand replaces cobra's help command, which accepts unknown commands.
-func addHelpCommand(root *cobra.Command) {
-	root.SetHelpCommand(&cobra.Command{
-		Use:     "help [COMMAND]",
-		Short:   "Show the help of a command",
-		Example: "  petstore help key create",
-		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			var names []cobra.Completion
-			if found, rest, err := root.Find(args); err == nil && len(rest) == 0 {
-				for _, command := range found.Commands() {
-					if command.IsAvailableCommand() && strings.HasPrefix(command.Name(), begun) {
-						names = append(names, cobra.CompletionWithDesc(command.Name(), command.Short))
-					}
-				}
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			found, rest, err := root.Find(args)
-			if err != nil || len(rest) > 0 {
-				hint := ""
-				if len(rest) > 0 {
-					hint = didYouMean(rest[0], commandNames(found))
-				}
-				return wrongUsage(root, "there is no command %q%s", strings.Join(args, " "), hint)
-			}
-			found.InitDefaultHelpFlag()
-			return found.Help()
-		},
-	})
-}
-
-// addCompletionCommand adds cobra's completion command, with our error messages.
-func addCompletionCommand(root *cobra.Command) {
+// addCobraCommands adds the commands help and completion of cobra, with our error messages.
+func addCobraCommands(root *cobra.Command) {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd("completion")
 	for _, command := range root.Commands() {
-		if command.Name() != "completion" {
-			continue
-		}
-		group(command)
-		command.Example = "  source <(petstore completion bash)"
-		for _, shell := range command.Commands() {
-			shell.Args = noArguments
+		switch command.Name() {
+		case "help":
+			command.Use, command.Short, command.Long = "help [COMMAND]", "Show the help of a command", ""
+			command.Example = "  petstore help key create"
+			command.RunE = showHelp
+		case "completion":
+			group(command)
+			command.Example = "  source <(petstore completion bash)"
+			for _, shell := range command.Commands() {
+				shell.Args = noArguments
+			}
 		}
 	}
+}
+
+// showHelp shows the help of the command with a name. Cobra would accept an unknown one.
+func showHelp(cmd *cobra.Command, args []string) error {
+	root := cmd.Root()
+	found, rest, err := root.Find(args)
+	if err != nil || len(rest) > 0 {
+		hint := ""
+		if len(rest) > 0 {
+			hint = didYouMean(rest[0], commandNames(found))
+		}
+		return wrongUsage(root, "there is no command %q%s", strings.Join(args, " "), hint)
+	}
+	found.InitDefaultHelpFlag()
+	return found.Help()
 }
