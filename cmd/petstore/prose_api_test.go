@@ -22,7 +22,7 @@ func TestSpecProse(t *testing.T) {
 		t.Errorf("openapi.yaml has only %d texts, want at least 200", len(seen))
 	}
 	for prose := range seen {
-		for _, mistake := range proseMistakes(prose) {
+		for _, mistake := range proseMistakes(prose, badProse, maxWords) {
 			t.Errorf("openapi.yaml: %s", mistake)
 		}
 	}

@@ -45,7 +45,7 @@ func TestProse(t *testing.T) {
 	t.Parallel()
 	files := markdownFiles(t)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		for _, mistake := range proseMistakes(files[name]) {
+		for _, mistake := range proseMistakes(files[name], badProse, maxWords) {
 			t.Errorf("%s: %s", name, mistake)
 		}
 	}
@@ -69,7 +69,7 @@ func TestProseMistakes(t *testing.T) {
 		{"The operator knows of what is down.\n", 1},
 		{strings.Repeat("word ", maxWords) + "more.\n", 1},
 	} {
-		if mistakes := proseMistakes(test.markdown); len(mistakes) != test.want {
+		if mistakes := proseMistakes(test.markdown, badProse, maxWords); len(mistakes) != test.want {
 			t.Errorf("%q: got %d mistakes, want %d: %q", test.markdown, len(mistakes), test.want, mistakes)
 		}
 	}
@@ -139,17 +139,18 @@ func markdownFiles(t *testing.T) map[string]string {
 	return files
 }
 
-// proseMistakes lists the mistakes of a Markdown text, with corrections.
-func proseMistakes(markdown string) []string {
+// proseMistakes lists the mistakes of a Markdown text, with corrections: patterns, and sentences that
+// are longer than most words.
+func proseMistakes(markdown string, patterns []badPattern, most int) []string {
 	var mistakes []string
 	for _, sentence := range sentences(markdown) {
-		for _, bad := range badProse {
+		for _, bad := range patterns {
 			if found := bad.pattern.FindString(sentence); found != "" {
 				mistakes = append(mistakes, fmt.Sprintf("%q: write %s instead of %q", sentence, bad.instead, found))
 			}
 		}
-		if words := len(strings.Fields(sentence)); words > maxWords {
-			mistakes = append(mistakes, fmt.Sprintf("%q: split the sentence of %d words into some of at most %d", sentence, words, maxWords))
+		if words := len(strings.Fields(sentence)); words > most {
+			mistakes = append(mistakes, fmt.Sprintf("%q: split the sentence of %d words into some of at most %d", sentence, words, most))
 		}
 	}
 	return mistakes

@@ -141,11 +141,11 @@ func TestResponseSchemas(t *testing.T) {
 func TestErrorsOfNoOperation(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	described := string(p.get("/docs/retries.md").want(200).body)
+	page := string(p.get("/docs/retries.md").want(200).body)
 	for _, resp := range []*response{p.get("/nowhere").want(404), p.put("/pets", object{}).want(405)} {
 		got := resp.error()
 		want := fmt.Sprintf("`{\"code\": %q, \"message\": %q, \"status\": %d, \"requestId\": \"7f3c9d52a1e84b06\"}`", got.Code, got.Message, got.Status)
-		need.Contains(t, "the description", described, want)
+		need.Contains(t, "the page on retries", page, want)
 	}
 }
 

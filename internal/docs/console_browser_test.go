@@ -408,11 +408,11 @@ func (s *shop) requests(t *testing.T) {
 
 	// A reader who leaves while the server clears the record leaves the list, too.
 	p.button(".tools", "Clear")
-	get[bool](p, `!(window.fetch = (url, options) => options.method === "DELETE" ? new Promise((resolve) => (window.answer = () => resolve(new Response()))) : (window.last = url, window.whole(url, options)))`)
+	get[bool](p, `!(window.fetch = (url, options) => options.method === "DELETE" ? new Promise((resolve) => (window.respond = () => resolve(new Response()))) : (window.last = url, window.whole(url, options)))`)
 	p.button("dialog", "Clear")
 	get[bool](p, `(location.hash = "#sandboxes", true)`)
 	p.wait(`document.querySelector("h1").textContent === "Sandboxes" && document.querySelector(".rows > li")`)
-	get[bool](p, `(window.last = "", window.answer(), true)`)
+	get[bool](p, `(window.last = "", window.respond(), true)`)
 	p.closed()
 	has(p, "", `window.last`)
 }

@@ -119,7 +119,7 @@ var faults = []fault{
 	},
 	{54, "streams that wait are not limited", "internal/listener/streams.go", "if s.total > s.most {", "if s.total > 1_000_000 {"},
 	{
-		54, "the connection with the most streams is closed, whoever its client is", "internal/listener/streams.go",
+		54, "the connection with the most streams is closed, whatever client it has", "internal/listener/streams.go",
 		`		if group.strangers == (ofStrangers > s.most/spareShare) &&
 			(chosen == nil || cmp.Or(cmp.Compare(groups[group], groups[chosen.streamGroup()]), cmp.Compare(count, s.of[chosen])) > 0) {
 `,
