@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,7 +119,7 @@ func TestUsageSentences(t *testing.T) {
 }
 
 // TestConfigurationSentences: an error names every invalid variable once, with its
-// valid values.
+// valid values, and has no password.
 func TestConfigurationSentences(t *testing.T) {
 	t.Parallel()
 	const url = "DATABASE_URL=postgres://localhost/petstore"
@@ -126,41 +128,82 @@ func TestConfigurationSentences(t *testing.T) {
 	const unescaped = "DATABASE_URL must have %2F for a / in the password, and %40 for each @ but the one before the host"
 	const noTLS = "DATABASE_URL has settings of TLS that do not work; check sslmode, and that petstore can read the files of sslrootcert, sslcert and sslkey"
 	const noStandby = "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 1 is not one"
-	for variable, want := range map[string]string{
-		"PETSTORE_DB_MAX_CONNS=many":      `PETSTORE_DB_MAX_CONNS must be a whole number between 2 and 10000, but is "many"`,
-		"PETSTORE_STARTUP_WAIT=30":        `PETSTORE_STARTUP_WAIT must be a duration such as 5s, at least 0s, but is "30"`,
-		"PETSTORE_ENFORCE_SUNSET=perhaps": `PETSTORE_ENFORCE_SUNSET must be true or false, but is "perhaps"`,
-		"PETSTORE_LOG_LEVEL=loud":         `PETSTORE_LOG_LEVEL must be debug, info, warn or error, but is "loud"`,
-		"PETSTORE_REQUEST_TIMEOUT=6":      `PETSTORE_REQUEST_TIMEOUT must be a duration such as 5s, above 0s and at most 10s, but is "6"`,
-		"PETSTORE_ADDR=8080":              `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "8080"`,
-		"PETSTORE_ADDR=localhost:http":    `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "localhost:http"`,
-		"PETSTORE_ADMIN_ADDR=:65536":      `PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is ":65536"`,
+	wrong := map[string]string{
+		"PETSTORE_DB_MAX_CONNS=many":                 `PETSTORE_DB_MAX_CONNS must be a whole number between 2 and 10000, but is "many"`,
+		"PETSTORE_STARTUP_WAIT=30":                   `PETSTORE_STARTUP_WAIT must be a duration such as 5s, at least 0s, but is "30"`,
+		"PETSTORE_ENFORCE_SUNSET=perhaps":            `PETSTORE_ENFORCE_SUNSET must be true or false, but is "perhaps"`,
+		"PETSTORE_LOG_LEVEL=loud":                    `PETSTORE_LOG_LEVEL must be debug, info, warn or error, but is "loud"`,
+		"PETSTORE_REQUEST_TIMEOUT=6":                 `PETSTORE_REQUEST_TIMEOUT must be a duration such as 5s, above 0s and at most 10s, but is "6"`,
+		"PETSTORE_REPLICA_MAX_LAG=0s":                "PETSTORE_REPLICA_MAX_LAG must be above 0s, but is 0s",
+		"PETSTORE_SHUTDOWN_GRACE=-1s":                "PETSTORE_SHUTDOWN_GRACE must be above 0s, but is -1s",
+		"PETSTORE_MAX_HEADER_BYTES=8191":             "PETSTORE_MAX_HEADER_BYTES must be between 8192 and 1048576, but is 8191",
+		"PETSTORE_MAX_CONNECTIONS=0":                 "PETSTORE_MAX_CONNECTIONS must be between 1 and 1000000, but is 0",
+		"PETSTORE_MAX_BODY_BYTES=-1":                 "PETSTORE_MAX_BODY_BYTES must be at least 1, but is -1",
+		"PETSTORE_RATE_LIMIT=-1":                     "PETSTORE_RATE_LIMIT must be between 0 and 1000000, but is -1",
+		"PETSTORE_RATE_BURST=-1":                     "PETSTORE_RATE_BURST must be between 1 and 1000000, but is -1",
+		"PETSTORE_ACCOUNT_RATE_LIMIT=4000001":        "PETSTORE_ACCOUNT_RATE_LIMIT must be between 0 and 4000000, but is 4000001",
+		"PETSTORE_AUTH_FAILURE_LIMIT=1000001":        "PETSTORE_AUTH_FAILURE_LIMIT must be between 0 and 1000000, but is 1000001",
+		"PETSTORE_LOG_FORMAT=xml":                    `PETSTORE_LOG_FORMAT must be json or text, but is "xml"`,
+		"PETSTORE_TRUSTED_PROXIES=::1,proxy.example": `PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has "proxy.example"`,
+		"PETSTORE_WEBHOOK_ALLOW=10.0.0.0/8,10.1.2.3/16": `PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, ` +
+			`such as 10.1.0.0/16, 10.1.2.3:8080 or [fd00::/8]:8080, but has "10.1.2.3/16"`,
+		"PETSTORE_WEBHOOK_PROXY=socks5://user:hunter2@proxy.example": "PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy, such as http://proxy.example:3128",
+		"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4=,hunter2": "PETSTORE_SECRET_KEY must list keys of 32 random bytes in base64, " +
+			"as openssl rand -base64 32 makes them, but number 2 is not one",
+		"OTEL_TRACES_EXPORTER=zipkin":      `OTEL_TRACES_EXPORTER must be otlp or none, but is "zipkin"`,
+		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc": `OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is "grpc"`,
+		"PETSTORE_ADDR=8080":               `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "8080"`,
+		"PETSTORE_ADDR=localhost:http":     `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "localhost:http"`,
+		"PETSTORE_ADMIN_ADDR=:65536":       `PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is ":65536"`,
 		"PETSTORE_URL=http://me:hunter2@localhost": "PETSTORE_URL must be the http or https URL of the API without a user, a query or a fragment, " +
 			"such as https://api.example",
 		"PETSTORE_BASE_URL=http://me:hunter2@localhost": "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else",
 		"DATABASE_URL=":                    "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
 		"DATABASE_URL=mysql://localhost/x": notOne,
 		url + another:                      notOne,
-		url + "?host=/tmp" + another:       notOne,
-		url + "&password=hunter2":          notOne,
-		url + "?sslmode=perhaps":           noTLS,
-		url + "?sslmode=verify-full&sslrootcert=/nowhere/ca.pem": noTLS,
-		"DATABASE_URL=postgres://me:12/34@localhost/petstore":    unescaped,
-		"DATABASE_URL=postgres://me:12@34@localhost/petstore":    unescaped,
-		"DATABASE_URL=postgres://localhost/petstore?user=me@x":   unescaped,
+		"DATABASE_URL=postgres://me:hunter2@localhost:notaport/petstore": notOne,
+		url + "?host=/tmp" + another:                                     notOne,
+		url + "&password=hunter2":                                        notOne,
+		url + "?sslmode=perhaps":                                         noTLS,
+		url + "?sslmode=verify-full&sslrootcert=/nowhere/ca.pem":         noTLS,
+		"DATABASE_URL=postgres://me:12/34@localhost/petstore":            unescaped,
+		"DATABASE_URL=postgres://me:12@34@localhost/petstore":            unescaped,
+		"DATABASE_URL=postgres://localhost/petstore?user=me@x":           unescaped,
 		"PETSTORE_DIRECT_URL=postgres://localhost/petstore" + another: "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, " +
 			"such as postgres://user:password@host:5432/petstore",
-		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore" + another: noStandby,
-		"PETSTORE_REPLICA_URLS=host=localhost":                          noStandby,
-	} {
-		wantSentence(t, []string{url, variable}, []string{"serve"}, false, "invalid configuration: "+want)
+		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore" + another:                                           noStandby,
+		"PETSTORE_REPLICA_URLS=host=localhost":                                                                    noStandby,
+		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore\n postgres://me:hunter2@localhost:notaport/petstore": strings.Replace(noStandby, "number 1", "number 2", 1),
+	}
+	tracing := "OTEL_EXPORTER_OTLP_ENDPOINT=http://collector"
+	one := map[string]string{} // of each variable
+	for variable, want := range wrong {
+		wantSentence(t, []string{url, tracing, variable}, []string{"serve"}, false, "invalid configuration: "+want)
+		name, _, _ := strings.Cut(variable, "=")
+		one[name] = variable
+	}
+	environ := append(slices.Collect(maps.Values(one)), tracing)
+	_, _, err := execute(t, environ, "serve")
+	rest := strings.TrimPrefix(fmt.Sprint(err), "invalid configuration: ")
+	for _, variable := range one {
+		before := rest
+		if rest = strings.Replace(rest, wrong[variable], "", 1); rest == before {
+			t.Errorf("the error about all variables does not say %s", wrong[variable])
+		}
+	}
+	if strings.Trim(rest, "; ") != "" {
+		t.Errorf("the error about all variables also says %s", rest)
 	}
 }
 
 // TestDatabaseSentences: every database error says in one sentence what is wrong,
-// where, and what to do.
+// where, and what to do. Neither the error nor the log contains the password, for which execute
+// searches both.
 func TestDatabaseSentences(t *testing.T) {
 	t.Parallel()
+	const password = "a password, & with/all:of@them?#%"
+	user := url.UserPassword("petstore", password)
+	theSecrets().Learn("the password, encoded", user.String()[len("petstore:"):])
 	database := need.Value(url.Parse(pgtest.NewEmpty(t).URL))(t)
 	address := database.Host
 	if host := database.Query().Get("host"); host != "" {
@@ -170,6 +213,7 @@ func TestDatabaseSentences(t *testing.T) {
 	absent.Path = "/is_not_there"
 	query := stranger.Query()
 	query.Set("user", "nobody_at_all")
+	query.Set("password", password)
 	stranger.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 	web := pgtest.ServeTCP(t, func(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 1000))
@@ -181,23 +225,25 @@ func TestDatabaseSentences(t *testing.T) {
 		_, _ = conn.Write([]byte("N"))
 	})
 	const check = "; check that it runs there, or correct DATABASE_URL"
+	refusing := rejectLogins(t, "28P01", "password authentication failed")
+	server := "postgres://" + user.String() + "@"
 	for address, want := range map[string]string{
-		"postgres://localhost:1/x":                                              "cannot connect to PostgreSQL at localhost:1: connection refused" + check,
-		"postgres://127.0.0.1:1,127.0.0.1:2/x":                                  "cannot connect to PostgreSQL at 127.0.0.1:1 or 127.0.0.1:2: connection refused" + check,
-		"postgres://host.invalid/x":                                             `cannot connect to PostgreSQL at host.invalid:5432: the host name "host.invalid" is unknown` + check,
-		"postgres:///x?host=/nowhere":                                           "cannot connect to PostgreSQL at the socket /nowhere/.s.PGSQL.5432: there is no such socket" + check,
-		"postgres://" + web + "/x":                                              "cannot connect to PostgreSQL at " + web + ": the server there is not PostgreSQL" + check,
-		"postgres://" + closing + "/x":                                          "cannot connect to PostgreSQL at " + closing + ": the server closes the connection" + check,
-		"postgres://" + withoutTLS + "/x?sslmode=require":                       "PostgreSQL at " + withoutTLS + " does not support TLS; turn it on there, or change sslmode in DATABASE_URL",
-		"postgres://" + rejectPasswords(t) + "/x?sslmode=disable&user=petstore": "",
-		absent.String():                                                         "PostgreSQL at " + address + ` refuses the connection: database "is_not_there" does not exist; create it, or correct DATABASE_URL`,
-		stranger.String():                                                       "",
+		server + "localhost:1/x":                   "cannot connect to PostgreSQL at localhost:1: connection refused" + check,
+		server + "127.0.0.1:1,127.0.0.1:2/x":       "cannot connect to PostgreSQL at 127.0.0.1:1 or 127.0.0.1:2: connection refused" + check,
+		server + "host.invalid/x":                  `cannot connect to PostgreSQL at host.invalid:5432: the host name "host.invalid" is unknown` + check,
+		server + "/x?host=/nowhere":                "cannot connect to PostgreSQL at the socket /nowhere/.s.PGSQL.5432: there is no such socket" + check,
+		server + web + "/x":                        "cannot connect to PostgreSQL at " + web + ": the server there is not PostgreSQL" + check,
+		server + closing + "/x":                    "cannot connect to PostgreSQL at " + closing + ": the server closes the connection" + check,
+		server + withoutTLS + "/x?sslmode=require": "PostgreSQL at " + withoutTLS + " does not support TLS; turn it on there, or change sslmode in DATABASE_URL",
+		server + refusing + "/x?sslmode=disable":   "",
+		absent.String():                            "PostgreSQL at " + address + ` refuses the connection: database "is_not_there" does not exist; create it, or correct DATABASE_URL`,
+		stranger.String():                          "",
 	} {
 		for _, command := range []string{"serve", "migrate up", "migrate status", "key list --account acme", "seed"} {
 			t.Run(command+" "+address, func(t *testing.T) {
 				t.Parallel()
 				want := want
-				environ := []string{"DATABASE_URL=" + address, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_STARTUP_WAIT=1ms"}
+				environ := []string{"DATABASE_URL=" + address, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_STARTUP_WAIT=1ms", "PETSTORE_LOG_LEVEL=debug"}
 				if want == "" { // the message of a server depends on its setup
 					_, _, err := execute(t, environ, strings.Fields(command)...)
 					if err == nil || !strings.Contains(err.Error(), "refuses the connection: ") || !strings.Contains(err.Error(), "; correct the user in DATABASE_URL, or ") || internals.MatchString(err.Error()) {
@@ -205,10 +251,7 @@ func TestDatabaseSentences(t *testing.T) {
 					}
 					return
 				}
-				if command == "serve" && strings.HasPrefix(want, "cannot connect") {
-					want += " (waited 1ms, see PETSTORE_STARTUP_WAIT)"
-				}
-				if command == "serve" && strings.Contains(want, "TLS") {
+				if command == "serve" && (strings.HasPrefix(want, "cannot connect") || strings.Contains(want, "TLS")) {
 					want += " (waited 1ms, see PETSTORE_STARTUP_WAIT)"
 				}
 				wantSentence(t, environ, strings.Fields(command), false, want)
