@@ -91,37 +91,46 @@ func isTime(text string) bool {
 	return err == nil
 }
 
-// TestListenLosesNothing kills the server and starts another. Listen prints every event
-// once and in order.
-func TestListenLosesNothing(t *testing.T) {
+// TestStreamsLoseNothing kills the server and starts others. Listen prints every event once and in
+// order, and logs every request once.
+func TestStreamsLoseNothing(t *testing.T) {
 	t.Parallel()
 	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0"}
-	key := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme", "--scope", "write"))
+	must(t, database, "account", "create", "acme")
 	server := newMovingServer(t, database)
-	first := server.serve()
-	p := begin(t, emptyDir, clientOf(server.url, key), "listen")
-	p.expect("listening")
+	running := server.serve()
+	s := newStore(t, database, server.url, "acme")
+	request := func(limit int) string {
+		path := fmt.Sprintf("/categories?limit=%d", limit)
+		must(t, s.environ, "api", path)
+		return path + " "
+	}
+	lines := []string{request(1)}
+	awaitLogs(t, s.environ, 1)
+	listen, logs := begin(t, emptyDir, s.environ, "listen"), begin(t, emptyDir, s.environ, "logs", "--follow")
+	listen.expect("listening")
+	logs.expect("listening")
 	const rounds, events = 3, 20
 	for round := range rounds {
-		createCategories(t, server.current.Load().String(), key, round*events+1, round*events+events)
-		if round == 0 {
-			p.expect("  1  category.created")
-		}
+		createCategories(t, server.current.Load().String(), s.key(), round*events+1, round*events+events)
+		lines = append(lines, request(2+round))
+		logs.expect(lines[1+round]) // else it could be lost with the server
 		switch round {
 		case 0:
-			first.end(os.Kill)
-			first = server.serve()
+			listen.expect("  1  category.created")
+			running.end(os.Kill)
+			running = server.serve()
 		case 1: // a rolling restart
-			old := first
-			first = server.serve()
-			createCategories(t, server.current.Load().String(), key, 1000, 1004)
+			old := running
+			running = server.serve()
+			createCategories(t, server.current.Load().String(), s.key(), 1000, 1004)
 			old.exits(0, syscall.SIGTERM)
 		}
 	}
 	const total = rounds*events + 5
-	p.expect(fmt.Sprintf("  %d  category.created", total))
+	listen.expect(fmt.Sprintf("  %d  category.created", total))
 	var got, want []string
-	for _, line := range p.output {
+	for _, line := range listen.output {
 		if fields := strings.Split(line, "  "); len(fields) == 4 && fields[2] == "category.created" {
 			got = append(got, fields[1])
 		}
@@ -130,7 +139,13 @@ func TestListenLosesNothing(t *testing.T) {
 		want = append(want, fmt.Sprint(number))
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("numbers of the events (-want +got):\n%s\n%s", diff, strings.Join(p.output, "\n"))
+		t.Errorf("numbers of the events (-want +got):\n%s\n%s", diff, strings.Join(listen.output, "\n"))
+	}
+	logs.exits(0, os.Interrupt)
+	for _, line := range lines {
+		if printed := logs.stdout.String(); strings.Count(printed, line) != 1 {
+			t.Errorf("%s is not there once in\n%s", line, printed)
+		}
 	}
 }
 

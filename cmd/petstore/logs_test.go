@@ -3,13 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
-	"syscall"
 	"testing"
 
 	"petstore/internal/api"
-	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 )
 
@@ -113,41 +110,4 @@ func TestLogsPages(t *testing.T) {
 	}
 	awaitLogs(t, own, total, "--limit", "1000")
 	awaitLogs(t, own, 205, "--limit", "205", "--json")
-}
-
-// TestLogsFollows: logs prints each request once while the server is killed and restarted.
-func TestLogsFollows(t *testing.T) {
-	t.Parallel()
-	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
-	must(t, database, "account", "create", "acme")
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
-	server := newMovingServer(t, database)
-	first := server.serve()
-	client := clientOf(server.url, sandbox.APIKey.Secret)
-	must(t, client, "api", "/categories?limit=1")
-	awaitLogs(t, client, 1)
-	p := begin(t, emptyDir, client, "logs", "--follow")
-	p.expect("listening")
-	must(t, client, "api", "/categories?limit=2")
-	p.expect("/categories?limit=2")
-	first.end(os.Kill)
-	second := server.serve()
-	must(t, client, "api", "/categories?limit=3")
-	p.expect("/categories?limit=3")
-	second.exits(0, syscall.SIGTERM)
-	server.serve()
-	must(t, client, "api", "/categories?limit=4")
-	p.expect("/categories?limit=4")
-	p.exits(0, os.Interrupt)
-	for _, limit := range []string{"1", "2", "3", "4"} {
-		count := 0
-		for _, line := range p.output {
-			if strings.Contains(line, "/categories?limit="+limit+" ") {
-				count++
-			}
-		}
-		if count != 1 {
-			t.Errorf("limit=%s is there %d times in\n%s", limit, count, strings.Join(p.output, "\n"))
-		}
-	}
 }
