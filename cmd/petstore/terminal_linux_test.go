@@ -80,11 +80,8 @@ func TestSeedShowsProgress(t *testing.T) {
 	t.Parallel()
 	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).OwnerURL}
 	screen, terminal := openTerminal(t)
-	var stdout bytes.Buffer
-	need.OK(t, run(t.Context(), []string{"seed", "--pets", "1000"}, &program{environ: environ, dir: t.TempDir(), stdin: strings.NewReader(""), stdout: &stdout, stderr: terminal}))
-	const end = "the end"
-	need.Value(terminal.WriteString(end))(t)
-	printed := strings.TrimSuffix(readUntil(t, screen, end), end)
+	need.OK(t, run(t.Context(), []string{"seed", "--pets", "1000"}, &program{environ: environ, dir: emptyDir, stdout: io.Discard, stderr: terminal}))
+	printed := readAll(t, screen, terminal)
 	if !strings.HasPrefix(printed, clearLine+cutLine+"seeding: 12 of 30") || !strings.HasSuffix(printed, " rows"+wrapLine+clearLine) || strings.Contains(printed, "\n") {
 		t.Errorf("seed printed %q on the terminal, want its progress in one line", printed)
 	}
@@ -99,10 +96,8 @@ func TestImportShowsProgress(t *testing.T) {
 	s.file("categories.csv", "name\na\nb\nc\n")
 	screen, terminal := openTerminal(t)
 	need.OK(t, run(t.Context(), []string{"import", path, "--connections", "1"}, &program{environ: s.environ, dir: emptyDir, stdout: io.Discard, stderr: terminal}))
-	const end = "the end"
-	need.Value(terminal.WriteString(end))(t)
-	printed := readUntil(t, screen, end)
-	if !strings.HasPrefix(printed, clearLine+cutLine+"importing: 2 of 3 rows, ") || !strings.HasSuffix(printed, "s left"+wrapLine+clearLine+end) {
+	printed := readAll(t, screen, terminal)
+	if !strings.HasPrefix(printed, clearLine+cutLine+"importing: 2 of 3 rows, ") || !strings.HasSuffix(printed, "s left"+wrapLine+clearLine) {
 		t.Errorf("import printed %q on the terminal", printed)
 	}
 }
@@ -129,6 +124,14 @@ func readUntil(t *testing.T, screen *os.File, end string) (printed string) {
 	return printed
 }
 
+// readAll reads what a program that has ended has printed on a terminal.
+func readAll(t *testing.T, screen, terminal *os.File) string {
+	t.Helper()
+	const end = "the end"
+	need.Value(terminal.WriteString(end))(t)
+	return strings.TrimSuffix(readUntil(t, screen, end), end)
+}
+
 // TestInterruptedSeed: seed clears its progress also if it is interrupted.
 func TestInterruptedSeed(t *testing.T) {
 	t.Parallel()
@@ -145,9 +148,7 @@ func TestInterruptedSeed(t *testing.T) {
 	if err := <-ended; err == nil || err.Error() != "interrupted" {
 		t.Errorf("seed ends with %v", err)
 	}
-	const end = "the end"
-	need.Value(terminal.WriteString(end))(t)
-	if printed := readUntil(t, screen, end); !strings.HasSuffix(printed, clearLine+end) {
+	if printed := readAll(t, screen, terminal); !strings.HasSuffix(printed, clearLine) {
 		t.Errorf("seed printed %q", printed)
 	}
 }

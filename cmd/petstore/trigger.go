@@ -82,10 +82,15 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 	if feed.After, err = sender.feedEnd(ctx, nil); err != nil {
 		return err
 	}
+	limited, cancel := context.WithTimeout(ctx, triggerPatience)
+	defer cancel()
 	t := &triggering{client: sender, after: feed.After}
-	triggers[kind](ctx, t)
+	triggers[kind](limited, t)
 	if t.err == nil {
-		t.err = p.printNext(ctx, sender, feed, asJSON)
+		t.err = p.printNext(limited, sender, feed, asJSON)
+	}
+	if t.err != nil && limited.Err() != nil && ctx.Err() == nil {
+		t.err = fmt.Errorf("the feed has no event %s after %s; is a worker running?", kind, triggerPatience)
 	}
 	left := t.clean(ctx)
 	if left != nil && ctx.Err() != nil {
@@ -96,20 +101,14 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 
 // printNext prints the next event of a feed.
 func (p *program) printNext(ctx context.Context, sender *client, feed *follow.Feed, asJSON bool) error {
-	limited, cancel := context.WithTimeout(ctx, triggerPatience)
-	defer cancel()
 	errDone := errors.New("done")
-	err := sender.follow(limited, feed, "events", func(_ context.Context, e follow.Event) error {
+	err := sender.follow(ctx, feed, "events", func(_ context.Context, e follow.Event) error {
 		return cmp.Or(p.printEvent(e, asJSON), errDone)
 	})
-	switch {
-	case errors.Is(err, errDone):
+	if errors.Is(err, errDone) {
 		return nil
-	case limited.Err() != nil && ctx.Err() == nil:
-		return fmt.Errorf("the feed has no event %s after %s; is a worker running?", strings.Join(feed.Types, ", "), triggerPatience)
-	default:
-		return cmp.Or(err, ctx.Err())
 	}
+	return cmp.Or(err, ctx.Err())
 }
 
 // requireSandbox returns an error unless the key is one of a sandbox or of the running dev.

@@ -155,21 +155,15 @@ type triedDelivery struct {
 	Attempts            []object
 }
 
-// exhaust retries the delivery of a message at once until the message has failed.
+// exhaust retries the delivery of a message at once until the message has failed. It looks at the
+// message, because a failed delivery does not always decide about it. Until a new webhook has got the
+// older messages that wait for one, it gets another delivery.
 func (t *triggering) exhaust(ctx context.Context, message queued) {
-	if t.err != nil {
-		return
-	}
-	limited, cancel := context.WithTimeout(ctx, triggerPatience)
-	defer cancel()
-	t.err = t.retryUntilFailed(limited, message)
-	if t.err != nil && limited.Err() != nil && ctx.Err() == nil {
-		t.err = fmt.Errorf("the message is still queued after %s; is a worker running?", triggerPatience)
+	if t.err == nil {
+		t.err = t.retryUntilFailed(ctx, message)
 	}
 }
 
-// retryUntilFailed looks at the message, because a failed delivery does not always decide about it.
-// Until a new webhook has got the older messages that wait for one, it gets another delivery.
 func (t *triggering) retryUntilFailed(ctx context.Context, message queued) error {
 	var asked time.Time // when the last retry was due
 	for retried := 0; ; sleep.For(ctx, exhaustPause) {
