@@ -29,7 +29,7 @@ import (
 // TestAPI sends requests of all kinds to a server.
 func TestAPI(t *testing.T) {
 	t.Parallel()
-	client := newStores(t)(t).environ
+	client := newStore(t).environ
 	file := filepath.Join(t.TempDir(), "category.json")
 	writeFile(t, file, `{"name":"from a file"}`)
 	for _, test := range []struct {
@@ -126,7 +126,6 @@ func TestAPIPaginatesPastEmptyPages(t *testing.T) {
 // one in the environment.
 func TestAPIPaginatesWithAnotherKey(t *testing.T) {
 	t.Parallel()
-	newStore := newStores(t)
 	both := []*store{newStore(t), newStore(t)}
 	const total = 5
 	for _, s := range both {
@@ -147,10 +146,8 @@ func TestAPIPaginatesWithAnotherKey(t *testing.T) {
 // connection, and a POST takes effect once.
 func TestAPIRetries(t *testing.T) {
 	t.Parallel()
-	environ, base, _ := serveAccount(t)
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
-	client := clientOf(base, sandbox.APIKey.Secret)
-	fault := func(rule string) { must(t, client, "api", "PUT", "/sandboxes/current/faults", "rules:=["+rule+"]") }
+	s := newSandbox(t, "shop")
+	client := s.environ
 	for _, test := range []struct {
 		rule, said string
 		args       []string
@@ -161,7 +158,7 @@ func TestAPIRetries(t *testing.T) {
 		{`{"operation":"createCategory","effect":"close","when":"after","first":1}`, "the server closed the connection; next attempt in ", []string{"POST", "/categories", "name=closed"}},
 		{`{"operation":"updatePet","effect":"close","when":"after","first":1}`, "the server closed the connection; next attempt in ", []string{"PATCH", "/pets/1", "name=closed"}},
 	} {
-		fault(test.rule)
+		s.fault(test.rule)
 		_, stderr, err := execute(t, client, append([]string{"api"}, test.args...)...)
 		if err != nil || !strings.Contains(stderr, test.said) {
 			t.Errorf("%s: %v, printed %q", test.rule, err, stderr)
@@ -171,13 +168,13 @@ func TestAPIRetries(t *testing.T) {
 		t.Errorf("the retries have created\n%s\nwant 3 categories", got)
 	}
 
-	fault(`{"operation":"createCategory","effect":"status","status":503}`)
+	s.fault(`{"operation":"createCategory","effect":"status","status":503}`)
 	_, stderr, err := execute(t, client, "api", "POST", "/categories", "name=never", "--retries", "1")
 	if err == nil || strings.Count(stderr, "next attempt in") != 1 || !strings.Contains(err.Error(), "503") {
 		t.Errorf("with one retry: %v, printed %q", err, stderr)
 	}
 	// Nobody knows whether a POST without a key has taken effect.
-	fault(`{"operation":"createAPIKey","effect":"close","when":"after"}`)
+	s.fault(`{"operation":"createAPIKey","effect":"close","when":"after"}`)
 	if _, stderr, err := execute(t, client, "api", "POST", "/account/api-keys", "name=x", "scope=read"); err == nil || stderr != "" {
 		t.Errorf("a POST without an Idempotency-Key: %v, printed %q", err, stderr)
 	}

@@ -120,7 +120,6 @@ func content(t *testing.T, rows []map[string]any) []string {
 // TestArchive: export, import into an empty store, and export give the same, apart from the ids.
 func TestArchive(t *testing.T) {
 	t.Parallel()
-	newStore := newStores(t)
 	from, to := newStore(t), newStore(t)
 	from.fill()
 	text := must(t, from.environ, "export")
@@ -173,7 +172,7 @@ func TestArchive(t *testing.T) {
 // later import. It leaves the stock of other pets alone.
 func TestCorrectedArchive(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
 	rows := map[string]*strings.Builder{"pet": {}, "inventory": {}, "order": {}}
 	add := func(name string, category, quantity int, status string, orders ...string) {
@@ -230,7 +229,7 @@ func TestCorrectedArchive(t *testing.T) {
 // TestArchiveOfNothing: import reads what export writes of an empty store.
 func TestArchiveOfNothing(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	for name, args := range map[string][]string{"orders.ndjson": {"orders"}, "pets.csv": {"pets", "--csv"}, "store.ndjson": nil, "store.ndjson.gz": nil} {
 		text := must(t, s.environ, append([]string{"export"}, args...)...)
 		if strings.HasSuffix(name, ".gz") {
@@ -261,7 +260,6 @@ func packedWhole(text string) string {
 // TestExportCSV: import reads back each text of a CSV file, in which no cell is a formula.
 func TestExportCSV(t *testing.T) {
 	t.Parallel()
-	newStore := newStores(t)
 	from, to := newStore(t), newStore(t)
 	from.fill()
 	text := must(t, from.environ, "export", "categories", "--csv")
@@ -301,7 +299,7 @@ func TestExportCSV(t *testing.T) {
 // TestExportFollows: export writes the list, and then each change and deletion.
 func TestExportFollows(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	api := func(args ...string) { must(t, s.environ, append([]string{"api"}, args...)...) }
 	api("POST", "/categories", "name=first")
 	p := begin(t, s.dir, s.environ, "export", "categories", "--follow")
@@ -337,7 +335,7 @@ func TestExportFollows(t *testing.T) {
 // TestImportCategories: rows may name categories, which import finds or creates once.
 func TestImportCategories(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs and cats")
 	path := s.file("pets.csv", "name,category\na,DOGS\nb,Cats\nc,cats\nd,Dogs a\n"+strings.Repeat("e,new\n", 50))
@@ -354,7 +352,7 @@ func TestImportCategories(t *testing.T) {
 // TestImportWaits: import waits for 429, 503 and lost connections, imports each row once, and says how far it is.
 func TestImportWaits(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t).underTest()
+	s := newStore(t).underTest()
 	s.fault(`{"operation":"createCategory","effect":"status","status":503,"first":3},{"operation":"createCategory","effect":"close","when":"after","first":5}`)
 	path := s.file("categories.csv", "name\n"+strings.Join(strings.Split("abcdefghijklmnop", ""), "\n"))
 	if got := s.load(path); got.Imported != 16 || len(s.rows("categories")) != 16 {

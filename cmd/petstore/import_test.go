@@ -27,28 +27,39 @@ import (
 	"petstore/internal/transfer"
 )
 
-// store is a sandbox with an empty store, a client of it, and a folder with files to import.
+// store is the store of a sandbox, a client of it, and a folder with files to import.
 type store struct {
 	t       *testing.T
 	environ []string
 	dir     string
+	id      string // of the sandbox
 }
 
-// newStores makes an account on the shared server, and returns a function that creates a sandbox.
-func newStores(t *testing.T) func(*testing.T) *store {
+// newStore makes a sandbox of the account of the test, with an empty store.
+func newStore(t *testing.T) *store {
+	t.Helper()
+	return newSandbox(t, "empty")
+}
+
+// newSandbox makes a sandbox of the account of the test on the shared server.
+func newSandbox(t *testing.T, sample string) *store {
 	t.Helper()
 	environ, base, _ := serveAccount(t)
-	account := accountOf(t)
-	return func(t *testing.T) *store {
-		t.Helper()
-		return newStore(t, environ, base, account)
-	}
+	return newSandboxOf(t, environ, base, accountOf(t), sample)
 }
 
-func newStore(t *testing.T, environ []string, base, account string) *store {
+// newSandboxOf makes a sandbox of an account on any server.
+func newSandboxOf(t *testing.T, environ []string, base, account, sample string) *store {
 	t.Helper()
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", account, "--sample", "empty", "--json"))
-	return &store{t, clientOf(base, sandbox.APIKey.Secret), t.TempDir()}
+	made := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", account, "--sample", sample, "--json"))
+	return &store{t, clientOf(base, made.APIKey.Secret), t.TempDir(), made.ID}
+}
+
+// parent returns the environment of a client of the account of a sandbox, with the scope admin.
+func (s *store) parent() []string {
+	s.t.Helper()
+	_, environ, base := sharedServer(s.t)
+	return clientOf(base, strings.TrimSpace(must(s.t, environ, "key", "create", "--account", accountOf(s.t), "--scope", "admin")))
 }
 
 func (s *store) url() string { return strings.TrimPrefix(s.environ[0], "PETSTORE_URL=") }
@@ -173,11 +184,11 @@ func packed(text string, cut int) string {
 // the corrected file.
 func TestBrokenFiles(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
 	for _, test := range refusedFiles() {
 		t.Run(test.what, func(t *testing.T) {
-			s := &store{t, s.environ, s.dir}
+			s := &store{t, s.environ, s.dir, s.id}
 			s.fails([]string{s.file("pets", test.text)}, test.mistake)
 		})
 	}
@@ -196,7 +207,6 @@ func TestBrokenFiles(t *testing.T) {
 // TestBrokenRows: import sends the rows without a mistake, and after the correction the other one.
 func TestBrokenRows(t *testing.T) {
 	t.Parallel()
-	newStore := newStores(t)
 	for _, test := range brokenRows() {
 		t.Run(test.what, func(t *testing.T) {
 			t.Parallel()
@@ -226,7 +236,7 @@ func TestBrokenRows(t *testing.T) {
 // not take the place of a row that was imported.
 func TestCorrectOneRow(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	for _, test := range []struct{ name, text, old, corrected, mistake string }{
 		{
 			"store.ndjson", `{"kind":"category","id":1,"name":"Dogs"}` + "\n" + `{"kind":"dog"}` + "\n" + `{"kind":`,
@@ -247,7 +257,7 @@ func TestCorrectOneRow(t *testing.T) {
 // TestInterruptedReading: signals end commands that wait for their input.
 func TestInterruptedReading(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	need.OK(t, syscall.Mkfifo(filepath.Join(s.dir, "pets.csv"), 0o600))
 	hangup := syscall.SIGHUP
 	if signal.Ignored(hangup) { // the tests run under nohup
@@ -310,7 +320,6 @@ func TestInterruptedDryRun(t *testing.T) {
 // store, and sends nothing.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
-	newStore := newStores(t)
 	long := strings.Repeat("x", 2001)
 	for name, text := range map[string]string{
 		"pets": `{"name":"","categoryId":1}
@@ -381,7 +390,7 @@ func TestDryRun(t *testing.T) {
 // TestErrorsFile: --errors replaces a report when the import begins, and never a file to import.
 func TestErrorsFile(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	path, link := s.file("categories.csv", "name\nDogs\n"), filepath.Join(s.dir, "link")
 	need.OK(t, os.Symlink(path, link))
 	stdin := need.Value(os.Open(path))(t)
@@ -433,7 +442,7 @@ func (s *store) behind(proxy func(server http.Handler, w http.ResponseWriter, r 
 	server := httputil.NewSingleHostReverseProxy(address)
 	server.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
 	listening := need.Server(s.t, func(w http.ResponseWriter, r *http.Request) { proxy(server, w, r) })
-	return &store{s.t, []string{"PETSTORE_URL=" + listening.URL, s.environ[1]}, s.dir}
+	return &store{s.t, []string{"PETSTORE_URL=" + listening.URL, s.environ[1]}, s.dir, s.id}
 }
 
 // fault makes the server inject faults in the requests of a client of the store.
@@ -455,7 +464,7 @@ func (s *store) beginLost(environ []string, args ...string) *process {
 // what to do.
 func TestImportJournal(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	path := s.file("categories.csv", "name\na\nb\nc\n")
 	s.load(path)
 	journal, full := s.journal(path)
@@ -517,7 +526,7 @@ func TestImportJournal(t *testing.T) {
 // places the only one. If the server does not accept the key any more, the row is in doubt.
 func TestImportCancels(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	s.load(s.file("categories.csv", "name\na\n"))
 	category := s.rows("categories")[0]["id"]
 	s.load(s.file("pets.ndjson", fmt.Sprintf(`{"name":"a","categoryId":%.0f}`, category)))
@@ -554,7 +563,7 @@ func TestImportCancels(t *testing.T) {
 // that does not tell its result.
 func TestImportLosesAResponse(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
 	other := s.withKey("write")
 	for name, test := range map[string]struct {
@@ -570,7 +579,7 @@ func TestImportLosesAResponse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var posts atomic.Int64
-			s, other := &store{t, s.environ, s.dir}, &store{t, other.environ, s.dir}
+			s, other := &store{t, s.environ, s.dir, s.id}, &store{t, other.environ, s.dir, s.id}
 			lost := s.behind(func(server http.Handler, w http.ResponseWriter, r *http.Request) {
 				switch {
 				case r.Method != http.MethodPost:
@@ -599,7 +608,6 @@ func TestImportLosesAResponse(t *testing.T) {
 // TestImportIsSlow: import does not send a row in doubt that the server forgets during the import, also not again.
 func TestImportIsSlow(t *testing.T) {
 	t.Parallel()
-	newStore := newStores(t)
 	for name, test := range map[string]struct {
 		line       int // in doubt
 		fault      string
@@ -636,13 +644,13 @@ func TestImportIsSlow(t *testing.T) {
 func (s *store) withKey(scope string) *store {
 	s.t.Helper()
 	key := fromJSON[api.KeyWithSecret](s.t, must(s.t, s.environ, "api", "POST", "/account/api-keys", "name=other", "scope="+scope)+"\n")
-	return &store{s.t, []string{s.environ[0], "PETSTORE_API_KEY=" + key.Secret}, s.dir}
+	return &store{s.t, []string{s.environ[0], "PETSTORE_API_KEY=" + key.Secret}, s.dir, s.id}
 }
 
 // TestImportWithOtherKeys: a row in doubt belongs to the API key that has sent it.
 func TestImportWithOtherKeys(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t).underTest()
+	s := newStore(t).underTest()
 	other, reader := s.withKey("write"), s.withKey("read")
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
 	path := s.file("pets.csv", "name,category\na,Dogs\nc,Birds\nb,Cats\n")
@@ -682,7 +690,7 @@ func TestImportWithOtherKeys(t *testing.T) {
 // TestImportAgain: an import that is repeated on purpose and interrupted continues as its message says.
 func TestImportAgain(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t).underTest()
+	s := newStore(t).underTest()
 	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
 	path := s.file("pets.csv", "name,category\na,Dogs\nb,Dogs\nc,Dogs\n")
 	s.load(path)
@@ -709,7 +717,7 @@ func TestImportAgain(t *testing.T) {
 // in the journal.
 func TestImportAfterReset(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t).underTest()
+	s := newStore(t).underTest()
 	categories, pets := s.file("categories.csv", "name\nDogs\n"), s.file("pets.csv", "name,category\na,Dogs\nb,Dogs\n")
 	s.load(categories)
 	journal, text := s.journal(categories)
@@ -749,7 +757,7 @@ func TestImportToTwoServers(t *testing.T) {
 	for range 2 {
 		environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
 		must(t, environ, "account", "create", "acme")
-		both = append(both, newStore(t, environ, begin(t, emptyDir, environ, "serve").address(), "acme"))
+		both = append(both, newSandboxOf(t, environ, begin(t, emptyDir, environ, "serve").address(), "acme", "empty"))
 	}
 	first, second := both[0], both[1]
 	path := first.file("categories.csv", "name\na\nb\n")

@@ -52,8 +52,8 @@ func createCategories(t *testing.T, base, key string, first, last int) {
 // TestListen prints events, ends with a signal, and continues.
 func TestListen(t *testing.T) {
 	t.Parallel()
-	base, key := serveSandbox(t)
-	environ := clientOf(base, key)
+	s := newStore(t) // whose ids begin at 1001
+	environ, base, key := s.environ, s.url(), s.key()
 	createCategories(t, base, key, 1, 2)
 	latest := begin(t, emptyDir, environ, "listen")
 	latest.expect("listening to " + base)
@@ -99,7 +99,7 @@ func TestStreamsLoseNothing(t *testing.T) {
 	must(t, database, "account", "create", "acme")
 	server := newMovingServer(t, database)
 	running := server.serve()
-	s := newStore(t, database, server.url, "acme")
+	s := newSandboxOf(t, database, server.url, "acme", "empty")
 	request := func(limit int) string {
 		path := fmt.Sprintf("/categories?limit=%d", limit)
 		must(t, s.environ, "api", path)
@@ -291,8 +291,8 @@ func TestListenQuickstart(t *testing.T) {
 	if code == "" || len(commands) != 2 {
 		t.Fatalf("the quickstart has the commands %q and the receiver %q", commands, code)
 	}
-	base, key := serveSandbox(t)
-	environ := clientOf(base, key)
+	s := newStore(t) // whose ids begin at 1001
+	environ, base, key := s.environ, s.url(), s.key()
 	arguments := func(i int) []string { return strings.Fields(strings.TrimPrefix(commands[i][1], "petstore ")) }
 	secret := strings.TrimSpace(must(t, environ, arguments(0)...))
 

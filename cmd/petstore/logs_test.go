@@ -6,20 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"petstore/internal/api"
 	"petstore/internal/tools/need"
 )
-
-// recordedSandbox makes a sandbox on the shared server. It returns the environments of a client of the
-// sandbox and of a client of its account, the URL, and the id of the sandbox.
-func recordedSandbox(t *testing.T) (own, parent []string, base, id string) {
-	t.Helper()
-	environ, base, _ := serveAccount(t)
-	admin := strings.TrimSpace(must(t, environ, "key", "create", "--account", accountOf(t), "--scope", "admin"))
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
-	url := "PETSTORE_URL=" + base
-	return []string{url, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, []string{url, "PETSTORE_API_KEY=" + admin}, base, sandbox.ID
-}
 
 // awaitLogs repeats logs until it prints this number of lines, and returns them.
 func awaitLogs(t *testing.T, environ []string, number int, args ...string) (lines []string) {
@@ -37,7 +25,8 @@ func awaitLogs(t *testing.T, environ []string, number int, args ...string) (line
 // TestLogs prints the requests of a sandbox in all forms.
 func TestLogs(t *testing.T) {
 	t.Parallel()
-	own, parent, _, id := recordedSandbox(t)
+	s := newSandbox(t, "shop")
+	own, parent := s.environ, s.parent()
 	wantOutput(t, own, "", "logs")
 	must(t, own, "api", "/pets?limit=1")
 	must(t, own, "api", "POST", "/store/orders", "petId=1")
@@ -60,7 +49,7 @@ func TestLogs(t *testing.T) {
 		args    string
 		want    int
 	}{
-		{parent, "--sandbox " + id, 5}, {own, "--status 4xx", 1}, {own, "--status 201 --operation placeOrder", 1}, {own, "--operation placeOrder --json", 2}, {own, "--limit 3", 3},
+		{parent, "--sandbox " + s.id, 5}, {own, "--status 4xx", 1}, {own, "--status 201 --operation placeOrder", 1}, {own, "--operation placeOrder --json", 2}, {own, "--limit 3", 3},
 	} {
 		got := awaitLogs(t, test.environ, test.want, strings.Fields(test.args)...)
 		if strings.Contains(test.args, "--json") && !json.Valid([]byte(got[0])) {
@@ -90,24 +79,22 @@ func TestLogs(t *testing.T) {
 // TestLogsOfTwoServers: a stream at one server has the requests to another.
 func TestLogsOfTwoServers(t *testing.T) {
 	t.Parallel()
-	environ, base, _ := serveAccount(t)
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
-	key := "PETSTORE_API_KEY=" + sandbox.APIKey.Secret
-	p := begin(t, emptyDir, []string{"PETSTORE_URL=" + base, key}, "logs", "--follow")
+	s := newStore(t)
+	p := begin(t, emptyDir, s.environ, "logs", "--follow")
 	p.expect("listening")
-	must(t, []string{"PETSTORE_URL=" + begin(t, emptyDir, environ, "serve").address(), key}, "api", "/categories?limit=7")
+	_, environ, _ := sharedServer(t)
+	must(t, clientOf(begin(t, emptyDir, environ, "serve").address(), s.key()), "api", "/categories?limit=7")
 	p.expect("/categories?limit=7")
 }
 
 // TestLogsPages: logs reads as many pages as it needs.
 func TestLogsPages(t *testing.T) {
 	t.Parallel()
-	own, _, base, _ := recordedSandbox(t)
-	key := strings.TrimPrefix(own[1], "PETSTORE_API_KEY=")
+	s := newStore(t)
 	const total = 210
 	for range total {
-		status(t, base+"/categories?limit=1", key)
+		status(t, s.url()+"/categories?limit=1", s.key())
 	}
-	awaitLogs(t, own, total, "--limit", "1000")
-	awaitLogs(t, own, 205, "--limit", "205", "--json")
+	awaitLogs(t, s.environ, total, "--limit", "1000")
+	awaitLogs(t, s.environ, 205, "--limit", "205", "--json")
 }

@@ -12,7 +12,8 @@ import (
 // TestReport prints the report on a sandbox in all forms. The exit code depends on --fail-on.
 func TestReport(t *testing.T) {
 	t.Parallel()
-	own, parent, base, id := recordedSandbox(t)
+	s := newSandbox(t, "shop")
+	own, parent, base := s.environ, s.parent(), s.url()
 	began := time.Now()
 	must(t, own, "report", "--fail-on", "warning")
 	if took := time.Since(began); took < recordDelay {
@@ -30,7 +31,7 @@ func TestReport(t *testing.T) {
 	}
 	const line = "WARNING not_deprecated: Use no deprecated operation\n  Once, the client used a deprecated operation.\n  req_"
 	for _, environ := range [][]string{own, parent} {
-		if text := must(t, environ, "report", "--sandbox", id, "--fail-on", "failed"); !strings.HasPrefix(text, line) || !strings.Contains(text, "passed: ") {
+		if text := must(t, environ, "report", "--sandbox", s.id, "--fail-on", "failed"); !strings.HasPrefix(text, line) || !strings.Contains(text, "passed: ") {
 			t.Errorf("report prints\n%s\nwant %s… and passed:", text, line)
 		}
 	}

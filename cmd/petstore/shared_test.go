@@ -77,13 +77,6 @@ func accountOf(t *testing.T) string {
 	return fmt.Sprintf("acme of %s %p", t.Name(), t)
 }
 
-// serveSandbox returns the URL of the shared server and a key of a new sandbox, whose ids begin at 1001.
-func serveSandbox(t *testing.T) (base, key string) {
-	t.Helper()
-	s := newStores(t)(t)
-	return s.url(), s.key()
-}
-
 // serveAccount returns the environment of the shared server, its URL, and a key of the account of
 // the test.
 func serveAccount(t *testing.T) (environ []string, base, key string) {

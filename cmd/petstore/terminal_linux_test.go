@@ -90,7 +90,7 @@ func TestSeedShowsProgress(t *testing.T) {
 // TestImportShowsProgress checks that import prints its progress on a terminal, and clears it.
 func TestImportShowsProgress(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	path := s.file("categories.csv", "name\na\n")
 	s.load(path)
 	s.file("categories.csv", "name\na\nb\nc\n")
@@ -105,7 +105,7 @@ func TestImportShowsProgress(t *testing.T) {
 // TestAPIIndents: api indents JSON on a terminal.
 func TestAPIIndents(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	screen, terminal := openTerminal(t)
 	need.OK(t, run(t.Context(), []string{"api", "POST", "/categories", "name=Dogs"}, &program{environ: s.environ, dir: emptyDir, stdout: terminal, stderr: io.Discard}))
 	if printed := readUntil(t, screen, "}"); !strings.HasPrefix(printed, "{\r\n  \"id\": 1001,\r\n  ") {

@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"testing"
 
-	"petstore/internal/api"
 	"petstore/internal/event"
 	"petstore/internal/report"
 )
@@ -21,9 +20,8 @@ import (
 // TestTrigger makes an event of every type happen in a sandbox.
 func TestTrigger(t *testing.T) {
 	t.Parallel()
-	environ, base, owner := serveAccount(t)
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--sample", "empty", "--json"))
-	client := clientOf(base, sandbox.APIKey.Secret)
+	s := newStore(t)
+	client := s.environ
 	for _, one := range event.Types {
 		if triggers[one.Type] == nil {
 			t.Fatalf("add %s to triggers in trigger_steps.go", one.Type)
@@ -33,7 +31,7 @@ func TestTrigger(t *testing.T) {
 			Type, AccountID string
 			Data            map[string]json.RawMessage
 		}
-		if err := json.Unmarshal([]byte(printed), &made); err != nil || made.Type != string(one.Type) || made.AccountID != sandbox.ID {
+		if err := json.Unmarshal([]byte(printed), &made); err != nil || made.Type != string(one.Type) || made.AccountID != s.id {
 			t.Errorf("trigger %s prints %s, %v", one.Type, printed, err)
 		}
 		for _, field := range one.Data {
@@ -44,7 +42,7 @@ func TestTrigger(t *testing.T) {
 	}
 	wantOutput(t, client, "[]", "api", "/webhooks")
 
-	_, _, err := execute(t, clientOf(base, owner), "trigger", "store.reset")
+	_, _, err := execute(t, s.parent(), "trigger", "store.reset")
 	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("trigger changes the store, but the API key belongs to the account %q, which is not a sandbox", accountOf(t))) {
 		t.Errorf("trigger in an account: %v", err)
 	}
@@ -53,7 +51,7 @@ func TestTrigger(t *testing.T) {
 // TestObservers: no command but api meets the faults for a client under test, and a report judges none.
 func TestObservers(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	s.fault(`{"operation":"*","effect":"close","when":"before"}`)
 	for _, kind := range []event.Type{event.OrderPlaced, event.MessageDelivered, event.MessageFailed, event.WebhookDisabled} {
 		must(t, s.environ, "trigger", string(kind))
@@ -76,7 +74,7 @@ func TestObservers(t *testing.T) {
 // first attempt to delete the webhook has no response.
 func TestTriggerBehindMessages(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	for range 201 {
 		must(t, s.environ, "api", "POST", "/messages", "message=wait")
 	}
@@ -99,7 +97,7 @@ func TestInterruptedTrigger(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	s := newStores(t)(t).behind(func(server http.Handler, w http.ResponseWriter, r *http.Request) {
+	s := newStore(t).behind(func(server http.Handler, w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {
 			cancel()
 			<-r.Context().Done()
@@ -124,7 +122,7 @@ func (fullDisk) Write([]byte) (int, error) {
 // TestFullDisk: commands fail if they cannot print.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	s := newStores(t)(t)
+	s := newStore(t)
 	_, environ, _ := sharedServer(t)
 	for _, line := range []string{
 		"trigger pet.created", "listen --after start", "api /pets", "api /pets --paginate", "export pets --csv", "report",
