@@ -40,7 +40,8 @@ With --follow, export then writes a row for each resource that changes. A row wi
 "deleted":true is the last one of a resource. A resource may come twice. The API key
 needs the scope read. Other clients may change the store during an export, which then
 has some of their changes.`,
-		Example: "  petstore export > store.ndjson\n  petstore export pets status=available --csv > pets.csv\n  petstore export inventory --follow",
+		Example:   "  petstore export > store.ndjson\n  petstore export pets status=available --csv > pets.csv\n  petstore export inventory --follow",
+		ValidArgs: names, // of the first argument
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.read(cmd, args); err != nil {
 				return err
@@ -50,12 +51,6 @@ has some of their changes.`,
 				return err
 			}
 			return refusedParameter(cmd, p.export(cmd.Context(), p.newClient(to), o))
-		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 	addURLFlag(command)

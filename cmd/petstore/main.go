@@ -50,6 +50,12 @@ func main() {
 func run(ctx context.Context, args []string, p *program) error {
 	out := &output{Writer: p.stdout}
 	p.stdout = out
+	root := p.rootCommand()
+	root.SetArgs(args)
+	return plain(cmp.Or(root.ExecuteContext(ctx), out.err))
+}
+
+func (p *program) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "petstore",
 		Short: "An HTTP API for pets, categories, orders and inventory on PostgreSQL",
@@ -67,7 +73,6 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 
 		PersistentPreRunE: refuseEmptyFlags,
 	}
-	root.SetArgs(args)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(wrongFlag)
@@ -84,7 +89,7 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 	)
 	showEnvironment(root)
 	addCobraCommands(root)
-	return plain(cmp.Or(root.ExecuteContext(ctx), out.err))
+	return root
 }
 
 // outliveReaders lets the process go on after the program that reads its stdout or stderr has ended.

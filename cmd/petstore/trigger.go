@@ -40,14 +40,6 @@ admin.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
-			for _, one := range event.Types {
-				if len(args) == 0 && strings.HasPrefix(string(one.Type), begun) {
-					names = append(names, cobra.CompletionWithDesc(string(one.Type), one.Text))
-				}
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return p.listEventTypes(asJSON)
@@ -58,6 +50,9 @@ admin.`,
 			}
 			return p.trigger(cmd.Context(), p.newClient(to), event.Type(args[0]), asJSON)
 		},
+	}
+	for _, one := range event.Types {
+		command.ValidArgs = append(command.ValidArgs, cobra.CompletionWithDesc(string(one.Type), one.Text))
 	}
 	addURLFlag(command)
 	command.Flags().BoolVar(&asJSON, "json", false, "print the event, or the list, as JSON")
