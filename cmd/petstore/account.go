@@ -46,7 +46,7 @@ account too if it does not exist.`,
 		Args:    oneArgument("the name of one account"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !isName(args[0]) {
-				return wrongUsage(cmd, "the name %s", nameRule)
+				return wrongUsage(cmd, "the name %s", nameRule.text)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				made, err := createAccount(ctx, database, args[0])

@@ -203,7 +203,7 @@ func TestDatabaseSentences(t *testing.T) {
 	t.Parallel()
 	const password = "a password, & with/all:of@them?#%"
 	user := url.UserPassword("petstore", password)
-	theSecrets().Learn("the password, encoded", user.String()[len("petstore:"):])
+	theSecrets.Learn("the password, encoded", user.String()[len("petstore:"):])
 	database := need.Value(url.Parse(pgtest.NewEmpty(t).URL))(t)
 	address := database.Host
 	if host := database.Query().Get("host"); host != "" {

@@ -97,16 +97,16 @@ the database keeps only its hash.`,
 			})
 		},
 	}
-	addTextFlag(command, &accountName, "account", nameRule, "the name of the account; created if it does not exist (required)", isName)
-	addTextFlag(command, &name, "name", nameRule, "a label for the key", isName)
+	addTextFlag(command, &accountName, "account", nameRule, "the name of the account; created if it does not exist (required)")
+	addTextFlag(command, &name, "name", nameRule, "a label for the key")
 	addChoiceFlag(command, &scopeName, "scope", "read, write or admin", "read", "write", "admin")
 	command.Flags().StringVar(&expiresIn, "expires-in", "", "how long the key is valid, such as 90d or 12h (default: forever)")
 	completeFlag(command, "expires-in", "30d", "90d", "365d")
 	return command
 }
 
-// nameRule explains which names [isName] accepts.
-var nameRule = fmt.Sprintf("must have 1 to %d characters, not only white space and no control characters", maxAccountName)
+// nameRule is the rule for the names of accounts and keys.
+var nameRule = textRule{fmt.Sprintf("must have 1 to %d characters, not only white space and no control characters", maxAccountName), isName}
 
 // isName reports whether a name is valid for an account or a key, by the same rules
 // as the API.

@@ -70,8 +70,8 @@ SIGTERM ends it. It then prints the id of the last event, for --after.`,
 		_, isID := event.ParseID(text)
 		return isID || text == afterLatest || text == afterStart
 	}
-	addTextFlag(command, &options.after, "after", "must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or latest or start",
-		"where to begin: after the event with this id; latest, for new events; or start, for all that the server keeps", isPlace)
+	place := textRule{"must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or latest or start", isPlace}
+	addTextFlag(command, &options.after, "after", place, "where to begin: after the event with this id; latest, for new events; or start, for all that the server keeps")
 	flags.StringVar(&options.forwardTo, "forward-to", "", "a URL to send each event to, as a signed webhook")
 	flags.BoolVar(&options.json, "json", false, "print each event as one line of JSON")
 	flags.BoolVar(&options.printSecret, "print-secret", false, "print the secret that verifies forwarded events, and exit")

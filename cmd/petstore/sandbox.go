@@ -16,7 +16,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-const sampleNameRule = "must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen"
+var sampleRule = textRule{"must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen", account.IsSampleName}
 
 func (p *program) sandboxCommand() *cobra.Command {
 	return group(&cobra.Command{
@@ -65,8 +65,8 @@ apiKey, whose secret is the key.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&owner, "account", "", "the name of the account that the sandbox belongs to (required)")
-	addTextFlag(command, &sandbox.Name, "name", nameRule, "a label for the sandbox", isName)
-	addTextFlag(command, &sandbox.Sample, "sample", sampleNameRule, "the sample that the sandbox starts as: shop, empty or one that you have saved", account.IsSampleName)
+	addTextFlag(command, &sandbox.Name, "name", nameRule, "a label for the sandbox")
+	addTextFlag(command, &sandbox.Sample, "sample", sampleRule, "the sample that the sandbox starts as: shop, empty or one that you have saved")
 	flags.StringVar(&expiresIn, "expires-in", "24h", "how long the sandbox exists, from 1m to 7d")
 	flags.BoolVar(&asJSON, "json", false, "print the sandbox and its key as a JSON object")
 	completeFlag(command, "sample", account.BuiltInSamples()...)

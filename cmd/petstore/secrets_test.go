@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +18,7 @@ import (
 // theSecrets holds the secrets of all tests so far: database passwords and printed
 // keys. Every test searches the output of the program for them, except the one
 // place that shows a key.
-var theSecrets = sync.OnceValue(func() *secretscan.Secrets { return new(secretscan.Secrets) })
+var theSecrets secretscan.Secrets
 
 // showsKeys reports whether a command prints an API key on stdout.
 func showsKeys(args []string) bool {
@@ -32,10 +31,10 @@ func learnEnviron(environ []string) {
 	for _, variable := range environ {
 		switch name, value, _ := strings.Cut(variable, "="); name {
 		case "PGPASSWORD", "PETSTORE_SECRET_KEY":
-			theSecrets().Learn(name, value)
+			theSecrets.Learn(name, value)
 		case "DATABASE_URL":
 			if parsed, err := pgx.ParseConfig(value); err == nil {
-				theSecrets().Learn("the password of "+name, parsed.Password)
+				theSecrets.Learn("the password of "+name, parsed.Password)
 			}
 		}
 	}
@@ -44,7 +43,7 @@ func learnEnviron(environ []string) {
 // watch fails the test if a text contains a secret.
 func watch(t *testing.T, what, text string) {
 	t.Helper()
-	if found := theSecrets().In(text); len(found) > 0 {
+	if found := theSecrets.In(text); len(found) > 0 {
 		t.Errorf("%s contains %q:\n%s", what, found, text)
 	}
 }
@@ -55,7 +54,7 @@ func watchOutput(t *testing.T, args []string, stdout, stderr string) {
 	t.Helper()
 	what := "petstore " + strings.Join(args, " ")
 	if showsKeys(args) {
-		theSecrets().LearnKeys(stdout)
+		theSecrets.LearnKeys(stdout)
 	} else {
 		watch(t, what+": stdout", stdout)
 	}

@@ -40,7 +40,7 @@ the account if it does not exist. The data is the same each time.`,
 			}))
 		},
 	}
-	addTextFlag(command, &name, "account", nameRule, "the name of the account; created if it does not exist", isName)
+	addTextFlag(command, &name, "account", nameRule, "the name of the account; created if it does not exist")
 	addNumberFlag(command, &pets, "pets", numberRange{1, seed.MaxPets}, fmt.Sprintf("number of pets, at most %d", seed.MaxPets))
 	return command
 }

@@ -64,7 +64,7 @@ func endShared() error {
 		err = fmt.Errorf("the shared server exits with %d:\n%s", code, &p.stderr)
 	}
 	p.kill()
-	if found := theSecrets().In(p.stdout.String() + p.stderr.String()); len(found) > 0 {
+	if found := theSecrets.In(p.stdout.String() + p.stderr.String()); len(found) > 0 {
 		err = errors.Join(err, fmt.Errorf("the shared server prints %q", found))
 	}
 	return err

@@ -67,7 +67,7 @@ func addSandboxFlag(cmd *cobra.Command, value *string) {
 		_, isID := account.ParseSandboxID(text)
 		return isID || text == currentSandbox
 	}
-	addTextFlag(cmd, value, "sandbox", "must be current or the id of a sandbox, such as sbx_1002", "the id of the sandbox; current is the one of the API key", isSandbox)
+	addTextFlag(cmd, value, "sandbox", textRule{"must be current or the id of a sandbox, such as sbx_1002", isSandbox}, "the id of the sandbox; current is the one of the API key")
 }
 
 // target returns the server and the key of a client command. --url and the variables come

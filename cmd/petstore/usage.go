@@ -85,7 +85,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 		return wrongUsage(cmd, "--%s needs a value", lacking.GetFlag().Name)
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		rule, isRule := errors.AsType[brokenRule](err)
+		rule, isRule := errors.AsType[ruleError](err)
 		if !isRule {
 			rule = "must be true or false"
 		}
@@ -124,26 +124,33 @@ func (f *checkedFlag[T]) Type() string   { return f.kind }
 func (f *checkedFlag[T]) Set(text string) error {
 	value, isValid := f.parse(text)
 	if !isValid {
-		return brokenRule(f.rule)
+		return ruleError(f.rule)
 	}
 	*f.value = value
 	return nil
 }
 
-// brokenRule is the error of [checkedFlag.Set], for [wrongFlag].
-type brokenRule string
+// ruleError is the error of [checkedFlag.Set], for [wrongFlag].
+type ruleError string
 
-func (r brokenRule) Error() string { return string(r) }
+func (r ruleError) Error() string { return string(r) }
+
+// textRule is a rule for texts.
+type textRule struct {
+	text    string // such as "must be yaml or json"
+	isValid func(text string) bool
+}
 
 // addTextFlag adds a flag whose values are texts with a rule. [refuseEmptyFlags] refuses an empty one.
-func addTextFlag(cmd *cobra.Command, value *string, name, rule, usage string, isValid func(string) bool) {
-	parse := func(text string) (string, bool) { return text, text == "" || isValid(text) }
-	cmd.Flags().Var(&checkedFlag[string]{value, "string", rule, parse}, name, usage)
+func addTextFlag(cmd *cobra.Command, value *string, name string, rule textRule, usage string) {
+	parse := func(text string) (string, bool) { return text, text == "" || rule.isValid(text) }
+	cmd.Flags().Var(&checkedFlag[string]{value, "string", rule.text, parse}, name, usage)
 }
 
 // addChoiceFlag adds a flag that has one of a few values, with their completions.
 func addChoiceFlag(cmd *cobra.Command, value *string, name, usage string, choices ...string) {
-	addTextFlag(cmd, value, name, "must be "+orList(choices), usage, func(text string) bool { return slices.Contains(choices, text) })
+	isChoice := func(text string) bool { return slices.Contains(choices, text) }
+	addTextFlag(cmd, value, name, textRule{"must be " + orList(choices), isChoice}, usage)
 	completeFlag(cmd, name, choices...)
 }
 
