@@ -110,7 +110,7 @@ func (p *program) isInput(path string, names []string) bool {
 // importFiles imports files one after the other.
 func (p *program) importFiles(cmd *cobra.Command, names []string, o importOptions) (err error) {
 	ctx := cmd.Context()
-	report := &rowReport{p: p, waits: rareLog{p: p}}
+	report := &importReport{p: p}
 	defer func() { report.file.Close() }()
 	job := transfer.Import{Dir: p.dir, Connections: o.connections, CreateCategories: o.createCategories, Again: o.again, InDoubt: o.inDoubt, Failed: report.failed}
 	if !o.dryRun {
@@ -125,7 +125,7 @@ func (p *program) importFiles(cmd *cobra.Command, names []string, o importOption
 		if job.Account.ID == "" {
 			return sender.notPetstore("it has no account")
 		}
-		sender.patience, sender.log = 10*time.Minute, &report.waits
+		sender.patience, sender.log = 10*time.Minute, report
 		job.Send, job.WasReset = sender.sendRow, sender.wasReset
 	}
 	for _, name := range names {
@@ -137,7 +137,7 @@ func (p *program) importFiles(cmd *cobra.Command, names []string, o importOption
 }
 
 // importFile imports a file, and prints the summary.
-func (p *program) importFile(ctx context.Context, name string, job *transfer.Import, o importOptions, report *rowReport) error {
+func (p *program) importFile(ctx context.Context, name string, job *transfer.Import, o importOptions, report *importReport) error {
 	source, err := transfer.Open(ctx, name, o.resource, p.stdin)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 			return err
 		}
 	} else {
-		job.Progress = report.waits.importing(began)
+		job.Progress = report.importing(began)
 		summary, err = job.Run(ctx)
 		p.status("")
 	}
@@ -218,37 +218,23 @@ func (c *client) wasReset(ctx context.Context, after string) (end string, is boo
 	return end, is, err
 }
 
-// importing returns a function that shows the progress, the rate and the time left in one line of a terminal.
-func (l *rareLog) importing(began time.Time) func(transfer.Summary) {
-	var shown time.Time
-	l.latest.Store(nil)
-	return func(s transfer.Summary) {
-		l.latest.Store(&s)
-		if time.Since(shown) < 200*time.Millisecond {
-			return
-		}
-		shown = time.Now()
-		sent := s.Imported + s.Failed
-		rate := float64(sent) / time.Since(began).Seconds()
-		left := time.Duration(float64(s.Rows-s.Before-sent) / rate * float64(time.Second))
-		l.p.status(fmt.Sprintf("importing: %d of %d rows, %.0f/s, %s left", s.Before+sent, s.Rows, rate, left.Round(time.Second)))
-	}
-}
-
-// rowReport reports the mistakes in rows.
-type rowReport struct {
+// importReport prints mistakes in rows, the progress, and why import waits.
+type importReport struct {
 	p     *program
-	waits rareLog
-	file  *os.File // nil: stderr
-	rows  int
+	file  *os.File // of the mistakes; nil: stderr
+	rows  int      // with mistakes
 	wrote error
+
+	latest  atomic.Pointer[transfer.Summary] // nil: no row of the file has ended
+	waiting sync.Mutex
+	next    time.Time // when it says again why it waits
 }
 
 // shownMistakes is the number of rows with mistakes that import prints.
 const shownMistakes = 10
 
 // create creates the file with a path when import can begin, unless there is one or no path.
-func (r *rowReport) create(path string) (err error) {
+func (r *importReport) create(path string) (err error) {
 	if path != "" && r.file == nil {
 		r.file, err = os.Create(path) //nolint:gosec // the user names the file
 	}
@@ -256,7 +242,7 @@ func (r *rowReport) create(path string) (err error) {
 }
 
 // failed reports the mistakes of a row.
-func (r *rowReport) failed(wrong transfer.RowErrors) {
+func (r *importReport) failed(wrong transfer.RowErrors) {
 	r.rows++
 	file := json.NewEncoder(r.file)
 	file.SetEscapeHTML(false)
@@ -272,7 +258,7 @@ func (r *rowReport) failed(wrong transfer.RowErrors) {
 }
 
 // err returns an error if rows have mistakes.
-func (r *rowReport) err(o importOptions) error {
+func (r *importReport) err(o importOptions) error {
 	if r.rows == 0 || r.wrote != nil {
 		return r.wrote
 	}
@@ -288,26 +274,36 @@ func (r *rowReport) err(o importOptions) error {
 	return fmt.Errorf("rows that were not imported: %d%s; correct them and run %s, which sends only these", r.rows, where, o.sameCommand())
 }
 
-// rareLog prints the first line of the reports of a client in ten seconds, and how much is imported.
-type rareLog struct {
-	p      *program
-	mu     sync.Mutex
-	next   time.Time
-	latest atomic.Pointer[transfer.Summary] // nil: no row of the file has ended
+// importing returns a function that shows the progress, the rate and the time left in one line of a terminal.
+func (r *importReport) importing(began time.Time) func(transfer.Summary) {
+	var shown time.Time
+	r.latest.Store(nil)
+	return func(s transfer.Summary) {
+		r.latest.Store(&s)
+		if time.Since(shown) < 200*time.Millisecond {
+			return
+		}
+		shown = time.Now()
+		sent := s.Imported + s.Failed
+		rate := float64(sent) / time.Since(began).Seconds()
+		left := time.Duration(float64(s.Rows-s.Before-sent) / rate * float64(time.Second))
+		r.p.status(fmt.Sprintf("importing: %d of %d rows, %.0f/s, %s left", s.Before+sent, s.Rows, rate, left.Round(time.Second)))
+	}
 }
 
-// Write implements [io.Writer].
-func (l *rareLog) Write(text []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now := time.Now(); now.After(l.next) {
-		l.next = now.Add(10 * time.Second)
-		l.p.status("")
+// Write implements [io.Writer] for the log of a client. It prints the first line in ten seconds, and
+// how much is imported.
+func (r *importReport) Write(text []byte) (int, error) {
+	r.waiting.Lock()
+	defer r.waiting.Unlock()
+	if now := time.Now(); now.After(r.next) {
+		r.next = now.Add(10 * time.Second)
+		r.p.status("")
 		progress := ""
-		if s := l.latest.Load(); s != nil {
+		if s := r.latest.Load(); s != nil {
 			progress = fmt.Sprintf("; %d of %d rows are imported", s.Imported+s.Before, s.Rows)
 		}
-		fmt.Fprintf(l.p.stderr, "waiting: %s%s\n", strings.TrimSpace(string(text)), progress)
+		fmt.Fprintf(r.p.stderr, "waiting: %s%s\n", strings.TrimSpace(string(text)), progress)
 	}
 	return len(text), nil
 }
