@@ -36,7 +36,7 @@ func (s *Server) createCategory(c *gin.Context) error {
 	wanted := db.Category{Name: *name, NameKey: casefold.Key(*name), Description: description}
 	return uniqueCategory(s.post(c, in, groupcommit.Write{Alone: true, Creates: account.Categories, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
 		made := wanted
-		made.ID = state.CreateCategory(made)
+		made.ID = state.Categories.Create(made)
 		path, resource := itemPath("/categories", made.ID), categoryFrom(made)
 		if err := emit(state, event.CategoryCreated, path, affected{Category: &resource}); err != nil {
 			return refused(err)
@@ -76,7 +76,7 @@ func (s *Server) updateCategory(c *gin.Context, id int64) error {
 		if description != nil || cleared {
 			changed.Description = description
 		}
-		state.SetCategory(changed)
+		state.Categories.Set(changed)
 		resource := categoryFrom(changed)
 		if !reflect.DeepEqual(resource, categoryFrom(before)) {
 			if err := emit(state, event.CategoryUpdated, itemPath("/categories", changed.ID), affected{Category: &resource}); err != nil {
@@ -89,10 +89,10 @@ func (s *Server) updateCategory(c *gin.Context, id int64) error {
 
 func (s *Server) deleteCategory(c *gin.Context, id int64) error {
 	return s.changeCategory(c, id, func(state *groupcommit.State, before db.Category) (groupcommit.Response, error) {
-		if state.HasPets(id) {
+		if state.HasPets {
 			return refused(errCategoryInUse)
 		}
-		state.DeleteCategory(id)
+		state.Categories.Delete(id)
 		resource := categoryFrom(before)
 		return deleted, emit(state, event.CategoryDeleted, itemPath("/categories", id), affected{Category: &resource})
 	})
@@ -102,7 +102,7 @@ func (s *Server) deleteCategory(c *gin.Context, id int64) error {
 func (s *Server) changeCategory(c *gin.Context, id int64, decide func(*groupcommit.State, db.Category) (groupcommit.Response, error)) error {
 	request := c.Request
 	return s.commit(c, groupcommit.Write{Category: id, Alone: true, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
-		current, known := state.Category(id)
+		current, known := state.Categories.Get(id)
 		if !known {
 			return refused(errCategoryNotFound)
 		}

@@ -41,7 +41,7 @@ func (s *Server) setInventory(c *gin.Context, id int64) error {
 	}
 	request := c.Request
 	return s.commit(c, groupcommit.Write{Pet: id, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
-		pet, known := state.Pet(id)
+		pet, known := state.Pets.Get(id)
 		if !known {
 			return refused(errInventoryNotFound)
 		}
@@ -50,7 +50,7 @@ func (s *Server) setInventory(c *gin.Context, id int64) error {
 		}
 		before := pet
 		pet.Stock = pet.Stock.Restock(*quantity)
-		state.SetPet(pet)
+		state.Pets.Set(pet)
 		if err := emit(state, event.InventoryUpdated, itemPath("/store/inventory", pet.ID), affectedPet(before, pet)); err != nil {
 			return refused(err)
 		}

@@ -53,7 +53,7 @@ func (s *Server) placeOrder(c *gin.Context) error {
 
 // decideOrder places an order if the stock allows it.
 func decideOrder(state *groupcommit.State, wanted db.Order) (groupcommit.Response, error) {
-	pet, known := state.Pet(wanted.PetID)
+	pet, known := state.Pets.Get(wanted.PetID)
 	if !known {
 		return refused(errUnknownPet)
 	}
@@ -65,8 +65,8 @@ func decideOrder(state *groupcommit.State, wanted db.Order) (groupcommit.Respons
 	case err != nil:
 		return refused(errInsufficientStock)
 	}
-	state.SetPet(pet)
-	wanted.ID = state.CreateOrder(wanted)
+	state.Pets.Set(pet)
+	wanted.ID = state.Orders.Create(wanted)
 	path, placed := itemPath("/store/orders", wanted.ID), orderFrom(wanted)
 	if err := emit(state, event.OrderPlaced, path, affectedPet(before, pet).withOrder(order{}, placed)); err != nil {
 		return refused(err)
@@ -99,13 +99,13 @@ func (s *Server) updateOrder(c *gin.Context, id int64) error {
 				kind = event.OrderCompleted
 				order.Complete = true
 				pet.Stock = pet.Stock.Complete(order.Quantity)
-				state.SetPet(pet)
+				state.Pets.Set(pet)
 			}
 		}
 		if shipDate != nil || cleared {
 			order.ShipDate = shipDate
 		}
-		state.SetOrder(order)
+		state.Orders.Set(order)
 		after := orderFrom(order)
 		if err := emit(state, kind, itemPath("/store/orders", after.ID), affectedPet(petBefore, pet).withOrder(before, after)); err != nil {
 			return refused(err)
@@ -121,8 +121,8 @@ func (s *Server) cancelOrder(c *gin.Context, id int64) error {
 		}
 		before := pet
 		pet.Stock = pet.Stock.Cancel(canceled.Quantity)
-		state.SetPet(pet)
-		state.DeleteOrder(canceled.ID)
+		state.Pets.Set(pet)
+		state.Orders.Delete(canceled.ID)
 		return deleted, emit(state, event.OrderCancelled, itemPath("/store/orders", id), affectedPet(before, pet).withOrder(order{}, orderFrom(canceled)))
 	})
 }
@@ -138,14 +138,14 @@ func (s *Server) changeOrder(c *gin.Context, id int64, decide func(*groupcommit.
 		return err
 	}
 	return s.commit(c, groupcommit.Write{Pet: before.PetID, Order: id, Alone: err != nil, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
-		order, known := state.Order(id)
+		order, known := state.Orders.Get(id)
 		if !known {
 			return refused(errOrderNotFound)
 		}
 		if err := checkTag(request, orderFrom(order)); err != nil {
 			return refused(err)
 		}
-		pet, _ := state.Pet(order.PetID)
+		pet, _ := state.Pets.Get(order.PetID)
 		return decide(state, order, pet)
 	}})
 }

@@ -43,11 +43,11 @@ func (s *Server) createPet(c *gin.Context) error {
 		wanted.Stock.Status = stock.Status(*status)
 	}
 	return s.post(c, in, groupcommit.Write{Category: wanted.CategoryID, Creates: account.Pets, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
-		if _, known := state.Category(wanted.CategoryID); !known {
+		if _, known := state.Categories.Get(wanted.CategoryID); !known {
 			return refused(errUnknownCategory)
 		}
 		made := wanted
-		made.ID = state.CreatePet(made)
+		made.ID = state.Pets.Create(made)
 		path := itemPath("/pets", made.ID)
 		if err := emit(state, event.PetCreated, path, affectedPet(groupcommit.Pet{}, made)); err != nil {
 			return refused(err)
@@ -83,7 +83,7 @@ func (s *Server) updatePet(c *gin.Context, id int64) error {
 			changed.Name, changed.NameKey = *name, casefold.Key(*name)
 		}
 		if categoryID != nil {
-			if _, known := state.Category(*categoryID); !known {
+			if _, known := state.Categories.Get(*categoryID); !known {
 				return refused(errUnknownCategory)
 			}
 			changed.CategoryID = *categoryID
@@ -94,7 +94,7 @@ func (s *Server) updatePet(c *gin.Context, id int64) error {
 				return refused(errInvalidTransition.WithMessage("A sold pet cannot become pending. Make it available first."))
 			}
 		}
-		state.SetPet(changed)
+		state.Pets.Set(changed)
 		if err := emit(state, event.PetUpdated, itemPath("/pets", changed.ID), affectedPet(before, changed)); err != nil {
 			return refused(err)
 		}
@@ -104,10 +104,10 @@ func (s *Server) updatePet(c *gin.Context, id int64) error {
 
 func (s *Server) deletePet(c *gin.Context, id int64) error {
 	return s.changePet(c, groupcommit.Write{Pet: id, Alone: true}, func(state *groupcommit.State, before groupcommit.Pet) (groupcommit.Response, error) {
-		if state.HasOrders(id) {
+		if state.HasOrders {
 			return refused(errPetInUse)
 		}
-		state.DeletePet(id)
+		state.Pets.Delete(id)
 		return deleted, emit(state, event.PetDeleted, itemPath("/pets", id), affectedPet(groupcommit.Pet{}, before))
 	})
 }
@@ -116,7 +116,7 @@ func (s *Server) deletePet(c *gin.Context, id int64) error {
 func (s *Server) changePet(c *gin.Context, w groupcommit.Write, decide func(*groupcommit.State, groupcommit.Pet) (groupcommit.Response, error)) error {
 	request := c.Request
 	w.Decide = func(state *groupcommit.State) (groupcommit.Response, error) {
-		current, known := state.Pet(w.Pet)
+		current, known := state.Pets.Get(w.Pet)
 		if !known {
 			return refused(errPetNotFound)
 		}

@@ -82,7 +82,7 @@ func TestCommonGroupEqualsSequence(t *testing.T) {
 				*writes = append(*writes, storeWrite{of, emits(w)})
 			}
 		}
-		got := need.Value(f.runCommon(t.Context(), together))(t)
+		got := need.Value(f.run(t.Context(), newGroup(commonGroup, together...)))(t)
 		for i, w := range inTurn {
 			want := need.Value(f.group(w.Store, w.Write))(t)
 			if diff := cmp.Diff(want[0].Result, got[i].Result); diff != "" || !errors.Is(got[i].err, want[0].err) {
@@ -123,7 +123,7 @@ func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 			f.newSandbox()
 			f.exec(test.before)
 			writes := []storeWrite{test.write, {two, emits(order(2, 4))}, {one, panics}}
-			decided := need.Value(f.runCommon(t.Context(), writes))(t)
+			decided := need.Value(f.run(t.Context(), newGroup(commonGroup, writes...)))(t)
 			if !errors.Is(decided[0].err, test.want) {
 				t.Errorf("the write: %v, want %v", decided[0].err, test.want)
 			}
@@ -167,7 +167,7 @@ func TestRotationDelaysNobody(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		decided, err := f.runCommon(t.Context(), []storeWrite{{one, under("key", order(1, 1))}, {two, order(1, 1)}})
+		decided, err := f.run(t.Context(), newGroup(commonGroup, storeWrite{one, under("key", order(1, 1))}, storeWrite{two, order(1, 1)}))
 		return errors.Join(err, decided[0].err, decided[1].err)
 	})
 	if err != nil {
@@ -222,7 +222,7 @@ func TestManyHeldFeeds(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "SELECT FROM account_state WHERE account_id >= 10 FOR NO KEY UPDATE"); err != nil {
 			return err
 		}
-		decided, err := f.runCommon(t.Context(), []storeWrite{{stuck[0], emits(order(1, 1))}, {one, emits(restock(1, 5))}})
+		decided, err := f.run(t.Context(), newGroup(commonGroup, storeWrite{stuck[0], emits(order(1, 1))}, storeWrite{one, emits(restock(1, 5))}))
 		if err = errors.Join(err, decided[1].err); err != nil || !errors.Is(decided[0].err, errFeedHeld) {
 			return fmt.Errorf("the neighbor of a stuck write: %w, and the write: %w", err, decided[0].err)
 		}
@@ -324,7 +324,7 @@ func TestCommonGroupGivesUpOnAHangingStore(t *testing.T) {
 		END
 		$$;
 		CREATE TRIGGER hang AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION hang()`)
-	if _, err := f.runCommon(t.Context(), []storeWrite{{one, restock(1, 5)}, {two, order(1, 1)}}); stateOf(err) != "57014" {
+	if _, err := f.run(t.Context(), newGroup(commonGroup, storeWrite{one, restock(1, 5)}, storeWrite{two, order(1, 1)})); stateOf(err) != "57014" {
 		t.Errorf("the group ends with %v", err)
 	}
 }
@@ -520,7 +520,7 @@ func TestCommonGroupLooksUpRows(t *testing.T) {
 		return rows
 	}
 	before := read()
-	decided, err := c.runCommon(t.Context(), []storeWrite{{one, emits(under("key", order(1, 10)))}, {two, emits(order(1, 1))}})
+	decided, err := c.run(t.Context(), newGroup(commonGroup, storeWrite{one, emits(under("key", order(1, 10)))}, storeWrite{two, emits(order(1, 1))}))
 	need.OK(t, errors.Join(err, decided[0].err, decided[1].err))
 	const most = 20
 	if after := read(); after-before > most {

@@ -49,11 +49,7 @@ func send(text string) *Write {
 // together runs writes of a store as togetherOf does.
 func (f *fixture) together(c *Committer, writes ...*Write) (failures []error, decided []int32) {
 	f.t.Helper()
-	all := make([]storeWrite, len(writes))
-	for i, w := range writes {
-		all[i] = storeWrite{one, w}
-	}
-	return f.togetherOf(c, all...)
+	return f.togetherOf(c, of(one, writes...)...)
 }
 
 // togetherOf runs writes that arrive while another group runs, which the first of them could
@@ -252,9 +248,9 @@ func TestGroupKeepsLowerTimeouts(t *testing.T) {
 		// Without a pooler, whose sessions do not have the setting.
 		pool := need.Value(postgres.Open(t.Context(), f.database.DirectURL+"&statement_timeout="+session, 4))(t)
 		var got []string
-		for _, waits := range []bool{false, true} {
+		for _, kind := range []groupKind{ownGroup, waitingGroup} {
 			f.exec("DELETE FROM messages")
-			if _, err := newCommitter(pool).run(t.Context(), newState(one, waits), sent(2)); err != nil {
+			if _, err := newCommitter(pool).run(t.Context(), newGroup(kind, of(one, sent(2)...)...)); err != nil {
 				t.Errorf("with %s: %v", session, err)
 			}
 			limits := pgtest.Read[string](t, f.database.Pool, "SELECT string_agg(DISTINCT message, ',') FROM messages")

@@ -103,6 +103,7 @@ package groupcommit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -210,8 +211,8 @@ type Committer struct {
 	db      *postgres.DB
 	locks   *admission.Pool // of transactions that wait for locks of rows, by payer
 	common  *coalesce.Coalescer[struct{}, storeWrite, outcome]
-	groups  *coalesce.Coalescer[Store, *Write, outcome]
-	waiting *coalesce.Coalescer[lockedRows, *Write, outcome] // groups that wait for locks
+	groups  *coalesce.Coalescer[Store, storeWrite, outcome]
+	waiting *coalesce.Coalescer[lockedRows, storeWrite, outcome] // groups that wait for locks
 	apart   *apart
 }
 
@@ -223,11 +224,17 @@ type lockedRows struct {
 }
 
 // rows returns the rows for whose locks a write waits together with others.
-func (w *Write) rows(store Store) lockedRows {
-	if store.Sandbox {
-		return lockedRows{store: store}
+func (w storeWrite) rows() lockedRows {
+	if w.Sandbox {
+		return lockedRows{store: w.Store}
 	}
-	return lockedRows{store, w.Pet, w.Category}
+	return lockedRows{w.Store, w.Pet, w.Category}
+}
+
+// mayShare reports whether a write fits into a common group: it reads and changes a pet and
+// its stock, and may place orders.
+func (w *Write) mayShare() bool {
+	return w.Pet != 0 && w.Order == 0 && w.Category == 0 && (w.Creates == account.Orders || w.Creates == account.NoRows)
 }
 
 // New returns a Committer that writes to a database. Share the pool with everything else
@@ -241,17 +248,17 @@ func newWith(spares int, database *postgres.DB, locks *admission.Pool) *Committe
 	c := &Committer{db: database.Writing(), locks: locks, apart: newApart()}
 	limits := coalesce.Limits{Parallel: 1, Spare: spares, Inputs: maxWrites}
 	c.common = coalesce.New(limits, func(ctx context.Context, _ struct{}, writes []storeWrite) ([]outcome, error) {
-		decided, err := c.runCommon(ctx, writes)
+		decided, err := c.run(ctx, newGroup(commonGroup, writes...))
 		return decided, failure(err, len(writes), false)
 	})
 	limits.InputsNow = c.writesNow
-	c.groups = coalesce.New(limits, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
-		decided, err := c.runOwn(ctx, newState(store, false), writes)
+	c.groups = coalesce.New(limits, func(ctx context.Context, store Store, writes []storeWrite) ([]outcome, error) {
+		decided, err := c.runOwn(ctx, store, newGroup(ownGroup, writes...))
 		return decided, failure(err, len(writes), false)
 	})
 	limits.Spare, limits.InputsNow = 0, nil
-	c.waiting = coalesce.New(limits, func(ctx context.Context, rows lockedRows, writes []*Write) ([]outcome, error) {
-		decided, err := c.inTurn(ctx, newState(rows.store, true), writes)
+	c.waiting = coalesce.New(limits, func(ctx context.Context, rows lockedRows, writes []storeWrite) ([]outcome, error) {
+		decided, err := c.inTurn(ctx, rows.store, newGroup(waitingGroup, writes...))
 		return decided, failure(err, len(writes), true)
 	})
 	return c
@@ -260,64 +267,66 @@ func newWith(spares int, database *postgres.DB, locks *admission.Pool) *Committe
 // Do runs a write, in a group with others. It retries a serialization failure. The error
 // comes from Decide, or is [ErrKeyInUse], [ErrKeyReused], [account.ErrClosed],
 // [account.ErrFull] or a database error. Pass a ctx that does not end with the client.
-func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, error) {
+func (c *Committer) Do(ctx context.Context, store Store, write *Write) (Result, error) {
+	w := storeWrite{store, write}
 	if w.Alone {
-		return c.alone(ctx, store, w)
+		return c.alone(ctx, w)
 	}
-	isApart := c.apart.begin(store.AccountID)
-	defer c.apart.end(store.AccountID)
+	isApart := c.apart.begin(w.AccountID)
+	defer c.apart.end(w.AccountID)
 	mayShare := w.mayShare() && !isApart && c.spans(ctx)
 	for {
-		decided, err := c.inGroup(ctx, store, w, mayShare)
-		if err == nil && errors.Is(decided.err, errNotLocked) {
-			decided, err = c.waiting.Do(ctx, w.rows(store), w)
+		made, err := c.inGroup(ctx, w, mayShare)
+		if errors.Is(err, errNotLocked) {
+			made, err = result(c.waiting.Do(ctx, w.rows(), w))
 		}
 		switch {
 		case errors.Is(err, errAlone):
-			result, err := c.alone(ctx, store, w)
+			made, err = c.alone(ctx, w)
 			if postgres.RolledBack(err) || postgres.Unavailable(err) {
-				c.apart.keep(store.AccountID, failedFor)
+				c.apart.keep(w.AccountID, failedFor)
 			}
-			return result, err
-		case err != nil:
-			return Result{}, err
-		case errors.Is(decided.err, errSpoiled):
-			return c.alone(ctx, store, w)
-		case !errors.Is(decided.err, errTwin): // else the earlier write has committed
-			return decided.Result, decided.err
+			return made, err
+		case !errors.Is(err, errTwin): // else the earlier write has committed
+			return made, err
 		}
 	}
+}
+
+// result returns the result of a write, or its error or the error of its group.
+func result(decided outcome, err error) (Result, error) {
+	return decided.Result, cmp.Or(err, decided.err)
 }
 
 // inGroup runs a write in a common group, or else in a group of its store.
-func (c *Committer) inGroup(ctx context.Context, store Store, w *Write, mayShare bool) (outcome, error) {
+func (c *Committer) inGroup(ctx context.Context, w storeWrite, mayShare bool) (Result, error) {
 	if mayShare {
-		decided, err := c.common.Do(ctx, struct{}{}, storeWrite{store, w})
-		if postgres.RolledBack(err) { // it had no neighbors
-			c.apart.keep(store.AccountID, failedFor)
-		}
+		made, err := result(c.common.Do(ctx, struct{}{}, w))
 		switch {
-		case err == nil && errors.Is(decided.err, errFeedHeld):
-			c.apart.keep(store.AccountID, contendedFor)
-		case err == nil && errors.Is(decided.err, errUncounted):
-			c.apart.leave(store.AccountID, failedFor)
+		case errors.Is(err, errFeedHeld):
+			c.apart.keep(w.AccountID, contendedFor)
+		case errors.Is(err, errUncounted):
+			c.apart.leave(w.AccountID, failedFor)
+		case postgres.RolledBack(err): // it had no neighbors
+			c.apart.keep(w.AccountID, failedFor)
+			return made, err
 		default:
-			return decided, err
+			return made, err
 		}
 	}
-	return c.groups.Do(ctx, store, w)
+	return result(c.groups.Do(ctx, w.Store, w))
 }
 
-// runOwn runs writes in a group of their store. If the feed of the store was held, the group may
-// wait for it, so it needs a place.
-func (c *Committer) runOwn(ctx context.Context, s *State, writes []*Write) (decided []outcome, err error) {
-	if c.apart.isHeld(s.store.AccountID) {
-		decided, err = c.inTurn(ctx, s, writes)
+// runOwn runs a group of one store. If the feed of the store was held, the group may wait for it, so
+// it needs a place.
+func (c *Committer) runOwn(ctx context.Context, store Store, g *group) (decided []outcome, err error) {
+	if c.apart.isHeld(store.AccountID) {
+		decided, err = c.inTurn(ctx, store, g)
 	} else {
-		decided, err = c.run(ctx, s, writes)
+		decided, err = c.run(ctx, g)
 	}
 	if postgres.RolledBack(err) { // perhaps it has waited for the feed, and so would the next group
-		c.apart.keep(s.store.AccountID, failedFor)
+		c.apart.keep(store.AccountID, failedFor)
 	}
 	return decided, err
 }
@@ -337,57 +346,63 @@ func (c *Committer) spans(ctx context.Context) bool {
 }
 
 // alone runs one write in a transaction that waits for locks.
-func (c *Committer) alone(ctx context.Context, store Store, w *Write) (Result, error) {
-	return postgres.Retry(ctx, c.db, func(ctx context.Context, w *Write) (Result, error) {
-		decided, err := c.inTurn(ctx, newState(store, true), []*Write{w})
-		if err != nil && !errors.Is(err, errSpoiled) {
+func (c *Committer) alone(ctx context.Context, w storeWrite) (Result, error) {
+	return postgres.Retry(ctx, c.db, func(ctx context.Context, w storeWrite) (Result, error) {
+		decided, err := c.inTurn(ctx, w.Store, newGroup(waitingGroup, w))
+		if err != nil {
 			return Result{}, err
 		}
-		return decided[0].Result, decided[0].err
+		return result(decided[0], nil)
 	}, w)
 }
 
-// inTurn runs writes in a transaction that may wait for locks, when the payer has a place.
-func (c *Committer) inTurn(ctx context.Context, s *State, writes []*Write) ([]outcome, error) {
-	if err := c.locks.Take(ctx, s.store.Payer, 1); err != nil {
+// inTurn runs a group of one store that may wait for locks, when the payer has a place.
+func (c *Committer) inTurn(ctx context.Context, store Store, g *group) ([]outcome, error) {
+	if err := c.locks.Take(ctx, store.Payer, 1); err != nil {
 		return nil, err
 	}
-	defer c.locks.Give(s.store.Payer, 1)
-	return c.run(ctx, s, writes)
+	defer c.locks.Give(store.Payer, 1)
+	return c.run(ctx, g)
 }
 
-// run runs writes in one transaction, and returns what it decided about each.
-func (c *Committer) run(ctx context.Context, s *State, writes []*Write) ([]outcome, error) {
-	decided := make([]outcome, len(writes))
+// run runs the writes of a group in one transaction, and returns what it decided about each.
+func (c *Committer) run(ctx context.Context, g *group) ([]outcome, error) {
+	decided := make([]outcome, len(g.writes))
 	position, err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
-		if err := s.lock(ctx, p, writes); err != nil {
+		if err := g.lock(ctx, p); err != nil {
 			return err
 		}
-		for i, w := range writes {
-			decided[i].Result, decided[i].err = s.tryDecide(w)
+		for i, w := range g.writes {
+			var err error
+			if decided[i], err = g.states[w.AccountID].tryDecide(w.Write); err != nil {
+				return err
+			}
 		}
-		if s.spoiled {
-			return errSpoiled
-		}
-		s.write(ctx, p)
-		return p.Commit(ctx, nil)
+		return g.write(ctx, p)
 	})
-	for i := range decided {
+	for i, w := range g.writes {
 		decided[i].Position = position
+		if g.states[w.AccountID].feedHeld {
+			decided[i] = outcome{err: errFeedHeld}
+		}
 	}
 	return decided, err
 }
 
-// tryDecide decides one write. A write that changed the state and then failed spoils it.
-func (s *State) tryDecide(w *Write) (result Result, err error) {
+// tryDecide decides one write. The error is errSpoiled if the write has changed the state and then
+// failed.
+func (s *State) tryDecide(w *Write) (decided outcome, spoiled error) {
 	before := s.changes()
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			err = fmt.Errorf("groupcommit: panic: %v\n%s", panicked, debug.Stack())
+			decided.err = fmt.Errorf("groupcommit: panic: %v\n%s", panicked, debug.Stack())
 		}
-		s.spoiled = s.spoiled || err != nil && s.changes() != before
+		if decided.err != nil && s.changes() != before {
+			spoiled = fmt.Errorf("%w: %w", errSpoiled, decided.err)
+		}
 	}()
-	return s.decide(w)
+	decided.Result, decided.err = s.decide(w)
+	return decided, nil
 }
 
 // decide decides one write.
@@ -407,20 +422,21 @@ func (s *State) decide(w *Write) (Result, error) {
 			return Result{Response: *replay, Replayed: true}, nil
 		}
 	}
-	if s.common && w.Creates != account.NoRows && s.newest[w.Creates] > smallID {
+	if s.group.kind == commonGroup && w.Creates != account.NoRows && s.newest[w.Creates] > smallID {
 		return Result{}, errUncounted
 	}
 	if !s.has(w) {
-		if !s.waits {
+		if s.group.kind != waitingGroup {
 			return Result{}, errNotLocked
 		}
-		s.confirms = true // an earlier attempt may have deleted the row, which Decide refuses
+		s.group.confirms = s // an earlier attempt may have deleted the row, which Decide refuses
 	} else if s.store.Sandbox && w.Creates != account.NoRows && s.stored[w.Creates]+s.created[w.Creates] >= account.MaxRows {
 		return Result{}, account.ErrFull
 	}
 	response, err := w.Decide(s)
 	if err == nil && w.Key != nil {
-		s.keys[w.Key.name()].response = &storedResponse{*w.Key, response, true}
+		held := s.group.keys[w.Key.name()]
+		held.fingerprint, held.response, held.by = w.Key.Fingerprint, &response, s
 	}
 	return Result{Response: response}, err
 }
@@ -428,19 +444,19 @@ func (s *State) decide(w *Write) (Result, error) {
 // replay returns the stored response of a key; nil: there is none. The error is
 // [ErrKeyReused], [ErrKeyInUse] or errTwin.
 func (s *State) replay(k *Key) (*Response, error) {
-	held := s.keys[k.name()]
+	held := s.group.keys[k.name()]
 	switch {
 	case held == nil:
 		return nil, ErrKeyInUse
-	case held.expired && s.common:
+	case held.expired && s.group.kind == commonGroup:
 		return nil, errNotLocked // a common group does not delete the expired response
 	case held.response == nil:
 		return nil, nil //nolint:nilnil // documented
-	case held.response.isNew: // an earlier write of the group has made it
+	case held.by != nil: // an earlier write of the group has made it
 		return nil, errTwin
-	case !bytes.Equal(held.response.key.Fingerprint, k.Fingerprint):
+	case !bytes.Equal(held.fingerprint, k.Fingerprint):
 		return nil, ErrKeyReused
 	}
-	s.confirms = true
-	return &held.response.Response, nil
+	s.group.confirms = s
+	return held.response, nil
 }

@@ -67,9 +67,18 @@ func (f *fixture) exec(sql string) {
 	pgtest.Exec(f.t, f.database.Pool, sql)
 }
 
-// group runs writes in one group.
+// of returns writes as those of a store.
+func of(store Store, writes ...*Write) []storeWrite {
+	all := make([]storeWrite, len(writes))
+	for i, w := range writes {
+		all[i] = storeWrite{store, w}
+	}
+	return all
+}
+
+// group runs writes in one group of their store.
 func (f *fixture) group(store Store, writes ...*Write) ([]outcome, error) {
-	return f.run(f.t.Context(), newState(store, false), writes)
+	return f.run(f.t.Context(), newGroup(ownGroup, of(store, writes...)...))
 }
 
 // awaitLockWaiter waits until a session waits for a lock.
@@ -92,7 +101,7 @@ func (f *fixture) stored(store Store) []string {
 // order places an order. Its response is the number of units left.
 func order(petID, quantity int64) *Write {
 	return &Write{Pet: petID, Creates: account.Orders, Decide: func(s *State) (Response, error) {
-		pet, known := s.Pet(petID)
+		pet, known := s.Pets.Get(petID)
 		if !known {
 			return Response{}, pgx.ErrNoRows
 		}
@@ -100,8 +109,8 @@ func order(petID, quantity int64) *Write {
 		if pet.Stock, err = pet.Stock.Place(quantity); err != nil {
 			return Response{}, err
 		}
-		s.SetPet(pet)
-		s.CreateOrder(db.Order{PetID: petID, Quantity: quantity})
+		s.Pets.Set(pet)
+		s.Orders.Create(db.Order{PetID: petID, Quantity: quantity})
 		return Response{Status: 201, Body: fmt.Append(nil, pet.Stock)}, nil
 	}}
 }
@@ -115,9 +124,9 @@ func under(key string, w *Write) *Write {
 // restock sets the stock of a pet.
 func restock(petID, quantity int64) *Write {
 	return &Write{Pet: petID, Decide: func(s *State) (Response, error) {
-		pet, _ := s.Pet(petID)
+		pet, _ := s.Pets.Get(petID)
 		pet.Stock = pet.Stock.Restock(quantity)
-		s.SetPet(pet)
+		s.Pets.Set(pet)
 		return Response{Status: 200, Body: fmt.Append(nil, pet.Stock)}, nil
 	}}
 }
@@ -128,20 +137,20 @@ func (f *fixture) closeOrder(store Store, petID int64, complete bool) *Write {
 	var id int64
 	need.OK(f.t, f.database.Pool.QueryRow(f.t.Context(), "SELECT coalesce(min(id), 0) FROM orders WHERE account_id = $1 AND pet_id = $2 AND NOT complete", store.AccountID, petID).Scan(&id))
 	return &Write{Pet: petID, Order: id, Decide: func(s *State) (Response, error) {
-		pet, _ := s.Pet(petID)
-		current, known := s.Order(id)
+		pet, _ := s.Pets.Get(petID)
+		current, known := s.Orders.Get(id)
 		switch {
 		case !known || current.Complete:
 			return Response{}, pgx.ErrNoRows
 		case complete:
 			current.Complete = true
 			pet.Stock = pet.Stock.Complete(current.Quantity)
-			s.SetOrder(current)
+			s.Orders.Set(current)
 		default:
 			pet.Stock = pet.Stock.Cancel(current.Quantity)
-			s.DeleteOrder(id)
+			s.Orders.Delete(id)
 		}
-		s.SetPet(pet)
+		s.Pets.Set(pet)
 		return Response{Status: 200, Body: fmt.Append(nil, pet.Stock)}, nil
 	}}
 }
@@ -251,7 +260,7 @@ func TestWaitingTogether(t *testing.T) {
 		{one, false, Write{Category: 1}, Write{Category: 2}},
 		{sandbox, true, Write{Pet: 1}, Write{Category: 2}},
 	} {
-		if together := test.one.rows(test.store) == test.two.rows(test.store); together != test.together {
+		if together := (storeWrite{test.store, &test.one}).rows() == (storeWrite{test.store, &test.two}).rows(); together != test.together {
 			t.Errorf("%+v and %+v of %+v wait together: %t", test.one, test.two, test.store, together)
 		}
 	}
@@ -264,9 +273,9 @@ func TestFailingWriteFailsAlone(t *testing.T) {
 	f := newFixture(t)
 	f.exec("UPDATE inventory SET quantity = 1000")
 	spoils := &Write{Pet: 2, Decide: func(s *State) (Response, error) {
-		pet, _ := s.Pet(2)
+		pet, _ := s.Pets.Get(2)
 		pet.Stock.Quantity = 7
-		s.SetPet(pet)
+		s.Pets.Set(pet)
 		return Response{}, errors.ErrUnsupported
 	}}
 	for range 2 { // in a common group, and in one of its store
@@ -283,7 +292,7 @@ func TestFailingWriteFailsAlone(t *testing.T) {
 		need.Value(f.Do(t.Context(), one, order(3, 1)))(t)
 	}
 	invalid := &Write{Pet: 1, Creates: account.Orders, Decide: func(s *State) (Response, error) {
-		s.CreateOrder(db.Order{PetID: 1, Quantity: -1})
+		s.Orders.Create(db.Order{PetID: 1, Quantity: -1})
 		return Response{Status: 201}, nil
 	}}
 	if _, err := f.group(one, order(2, 1), invalid); !postgres.RolledBack(err) {
@@ -370,7 +379,7 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 		n := int64(10 + i)
 		placed := under(fmt.Sprint("key ", i), order(n, 10)) // also changes the status
 		created := &Write{Category: 1, Creates: account.Pets, Decide: func(s *State) (Response, error) {
-			s.CreatePet(Pet{CategoryID: 1, Name: "Rex", NameKey: "rex", Stock: stock.State{Status: stock.Available}})
+			s.Pets.Create(Pet{CategoryID: 1, Name: "Rex", NameKey: "rex", Stock: stock.State{Status: stock.Available}})
 			return Response{Status: 201}, nil
 		}}
 		sent := &Write{Creates: account.Messages, Decide: func(s *State) (Response, error) {
@@ -378,7 +387,7 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 			return Response{Status: 202}, nil
 		}}
 		removed := &Write{Pet: n, Alone: true, Decide: func(s *State) (Response, error) {
-			s.DeletePet(n)
+			s.Pets.Delete(n)
 			return Response{Status: 204}, nil
 		}}
 		run := func(w *Write) {

@@ -2,6 +2,7 @@ package groupcommit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -166,8 +167,15 @@ func (f *fixture) try(ctx context.Context, t groupTrial, of [stores]Store) (resu
 			writes = append(writes, storeWrite{of[made.store], write})
 		}
 	}
-	decided, err := f.runCommon(ctx, writes)
+	decided, err := f.run(ctx, newGroup(commonGroup, writes...))
+	isSpoiled := errors.Is(err, errSpoiled)
+	if isSpoiled {
+		err = nil
+	}
 	for w, o := range decided {
+		if isSpoiled {
+			o = outcome{err: errSpoiled}
+		}
 		results[w] = o.seen()
 	}
 	return results, err

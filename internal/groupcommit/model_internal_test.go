@@ -243,7 +243,7 @@ var groupModels = []groupModel{
 		{process: 1, store: storeB},
 		{process: 2, store: storeA, begins: inOwn},
 	}, mistakes: []string{sandboxesWait, sandboxesUnlocked, idsReadEarly, idsForgotten}},
-	{name: "a write that spoils its store", stock: [stores]int8{2, 2}, writes: []modelWrite{
+	{name: "a write that spoils its group", stock: [stores]int8{2, 2}, writes: []modelWrite{
 		{process: 0, store: storeA},
 		{process: 0, store: storeA, spoils: true},
 		{process: 0, store: storeB},
@@ -281,7 +281,7 @@ const (
 	numbersEarly        = "the numbers of the events are taken before the lock"
 	numbersPerGroup     = "the events are numbered per group"
 	unlocksEarly        = "the feeds are unlocked before the commit"
-	writesSpoiled       = "a spoiled store is written"
+	writesSpoiled       = "a spoiled group is written"
 	runsLostAgain       = "a group that may have committed runs again"
 	reportsFailed       = "a group that the server has rolled back is reported as written"
 	decidesTwins        = "a twin is decided again"
@@ -356,8 +356,9 @@ func (m *groupModel) write(w int) *Write {
 	decide := made.Decide
 	made.Decide = func(s *State) (Response, error) {
 		if m.writes[w].spoils {
-			pet, _ := s.Pet(1)
-			s.SetPet(pet)
+			pet, _ := s.Pets.Get(1)
+			pet.Stock.Quantity--
+			s.Pets.Set(pet)
 			return Response{}, errors.ErrUnsupported
 		}
 		response, err := decide(s)
@@ -369,11 +370,11 @@ func (m *groupModel) write(w int) *Write {
 
 // decision is the outcomes and the changes of a group.
 type decision struct {
-	outcomes [mostOrders]outcome
-	states   [stores]*State // nil if no write is of the store
-	rows     db.StoresWriteParams
-	changed  uint8 // a bit per store
-	orders   []int // the writes that have made the orders
+	outcomes  [mostOrders]outcome
+	isSpoiled bool // without an effect
+	rows      db.StoresWriteParams
+	changed   uint8 // a bit per store
+	orders    []int // the writes that have made the orders
 }
 
 func (g *modelGroup) has(w int) bool { return g.writes&(1<<w) != 0 }
@@ -388,37 +389,42 @@ func (m *groupModel) writesOf(g *modelGroup) (writes []int) {
 	return writes
 }
 
-// decide is the second step of [Committer.runCommon] and [Committer.run].
+// decide is the second step of [Committer.run].
 func (m *groupModel) decide(g *modelGroup) *decision {
 	if d := m.decided[g.snapshot]; d != nil {
 		return d
 	}
 	d := &decision{}
 	m.decided[g.snapshot] = d
+	group := newGroup([...]groupKind{inCommon: commonGroup, inOwn: ownGroup, inWaiting: waitingGroup, inAlone: waitingGroup}[g.kind])
+	var states [stores]*State // nil if no write is of the store
 	var orders [stores][]int
 	for _, w := range m.writesOf(g) {
-		store := &d.states[m.writes[w].store]
-		if *store == nil {
-			*store = m.read(g, m.writes[w].store)
+		id := m.writes[w].store
+		if states[id] == nil {
+			states[id] = m.read(group, g, id)
 		}
 		if m.mistake == decidesTwins {
-			for _, held := range (*store).keys {
-				held.response = nil
+			for _, held := range group.keys {
+				*held = heldKey{}
 			}
 		}
-		(*store).ids[account.Orders] = []int64{int64(w)}
-		before := len((*store).orders.created)
-		if d.outcomes[w].Result, d.outcomes[w].err = (*store).tryDecide(m.write(w)); len((*store).orders.created) > before {
-			orders[m.writes[w].store] = append(orders[m.writes[w].store], w)
+		group.ids[account.Orders] = []int64{int64(w)}
+		before := len(states[id].Orders.created)
+		made, spoiled := states[id].tryDecide(m.write(w))
+		d.outcomes[w], d.isSpoiled = made, d.isSpoiled || spoiled != nil && m.mistake != writesSpoiled
+		if len(states[id].Orders.created) > before {
+			orders[id] = append(orders[id], w)
 		}
 	}
-	for id, store := range d.states {
-		if store != nil && store.changes() > 0 && (!store.spoiled || m.mistake == writesSpoiled) {
+	for id, store := range states {
+		if store != nil && store.changes() > 0 {
 			d.changed |= 1 << id
 			store.addTo(&d.rows)
 			d.orders = append(d.orders, orders[id]...)
 		}
 	}
+	group.addResponses(&d.rows)
 	if m.mistake == numbersPerGroup {
 		for i := range d.rows.LaterEvents {
 			d.rows.LaterEvents[i] = int64(len(d.rows.LaterEvents) - 1 - i)
@@ -428,9 +434,9 @@ func (m *groupModel) decide(g *modelGroup) *decision {
 }
 
 // read returns the state of a store that a group has read.
-func (m *groupModel) read(g *modelGroup, id int) *State {
-	s := newState(Store{AccountID: int64(id), Sandbox: m.isSandbox && id == storeA}, g.kind.waits())
-	s.common, s.entered = g.kind == inCommon, g.isEntered || m.mistake == sandboxesUnlocked
+func (m *groupModel) read(group *group, g *modelGroup, id int) *State {
+	s := newState(group, Store{AccountID: int64(id), Sandbox: m.isSandbox && id == storeA})
+	s.entered = g.isEntered || m.mistake == sandboxesUnlocked
 	s.newest[account.Orders] = int64(g.newest)
 	if units := int64(g.units[id]); units != notRead {
 		row := db.PetsLockRow{ID: 1, Quantity: units, Status: string(stock.Available)}
@@ -441,9 +447,9 @@ func (m *groupModel) read(g *modelGroup, id int) *State {
 	}
 	if id == storeA && (g.hasKey || m.mistake == keysUnlocked) {
 		key := under("key", &Write{}).Key
-		s.holdKey(key.name())
+		group.keys[key.name()] = &heldKey{}
 		if g.response != 0 {
-			s.useStored(db.IdempotencyKeysGetRow{APIKeyID: key.APIKeyID, Key: key.Key, Fingerprint: key.Fingerprint, Body: []byte{byte(g.response)}})
+			group.useStored(db.StoreKeysGetRow{APIKeyID: key.APIKeyID, Key: key.Key, Fingerprint: key.Fingerprint, Body: []byte{byte(g.response)}})
 		}
 	}
 	return s
@@ -468,7 +474,7 @@ func (m *groupModel) goOn(s *modelState, n, from int) {
 		if g.at == atDecide && m.mistake == numbersEarly {
 			g.last = s.last
 		}
-		if g.at == atDecide && m.isSpoiled(g) {
+		if g.at == atDecide && m.decide(g).isSpoiled {
 			m.fail(s, n, errSpoiled)
 			return
 		}
@@ -610,11 +616,6 @@ func (m *groupModel) run(s *modelState, n int) (isPossible bool, wrong string) {
 	return true, ""
 }
 
-// isSpoiled reports whether a group of one store is spoiled.
-func (m *groupModel) isSpoiled(g *modelGroup) bool {
-	return g.kind != inCommon && slices.ContainsFunc(m.decide(g).states[:], func(s *State) bool { return s != nil && s.spoiled })
-}
-
 // end ends a transaction and its group.
 func (s *modelState) end(n int) {
 	for l, held := range s.locks {
@@ -702,12 +703,12 @@ func (m *groupModel) commit(s *modelState, n int) (wrong string) {
 	return max(wrong, m.receive(s, &g))
 }
 
-// result returns the outcome of a write after the commit, as [Committer.runCommon] does.
+// result returns the outcome of a write after the commit, as [Committer.run] does.
 func (m *groupModel) result(g *modelGroup, d *decision, w int) outcome {
 	id := m.writes[w].store
 	isHeld := d.changed&(1<<id) != 0 && g.written&(1<<id) == 0 && m.mistake != reportsHeldFeed
 	switch {
-	case g.kind == inCommon && d.states[id].spoiled:
+	case d.isSpoiled:
 		return outcome{err: errSpoiled}
 	case isHeld && (d.outcomes[w].err == nil || m.mistake != refusesHeldFeed):
 		return outcome{err: errFeedHeld}
@@ -727,8 +728,6 @@ func (m *groupModel) receive(s *modelState, g *modelGroup) (wrong string) {
 			s.lanes[w] = m.writes[w].begins
 		case errors.Is(err, errFeedHeld):
 			s.lanes[w] = inOwn
-		case errors.Is(err, errSpoiled):
-			s.lanes[w] = inAlone
 		default:
 			s.lanes[w] = isDone
 			wrong = max(wrong, s.wrongResult(w, result))

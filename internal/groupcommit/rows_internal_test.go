@@ -8,6 +8,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/event"
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 )
@@ -40,30 +41,36 @@ func TestWriteThatFailsAfterAChange(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	before := f.rowsOf(one)
+	restocks := func(s *State) {
+		pet, _ := s.Pets.Get(1)
+		pet.Stock = pet.Stock.Restock(5)
+		s.Pets.Set(pet)
+	}
 	for name, decide := range map[string]func(s *State){
-		"a pet":      func(s *State) { s.CreatePet(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"}) },
-		"stock":      func(s *State) { p, _ := s.Pet(1); s.SetPet(p) },
-		"an order":   func(s *State) { s.CreateOrder(db.Order{PetID: 1, Quantity: 1}) },
-		"a category": func(s *State) { s.CreateCategory(db.Category{Name: "Cats", NameKey: "cats"}) },
+		"a pet":      func(s *State) { s.Pets.Create(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"}) },
+		"stock":      restocks,
+		"an order":   func(s *State) { s.Orders.Create(db.Order{PetID: 1, Quantity: 1}) },
+		"a category": func(s *State) { s.Categories.Create(db.Category{Name: "Cats", NameKey: "cats"}) },
 		"a message":  func(s *State) { s.CreateMessage("hello") },
 		"a pet and an order": func(s *State) {
-			s.CreatePet(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"})
-			s.CreateOrder(db.Order{PetID: 1, Quantity: 1})
+			s.Pets.Create(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"})
+			s.Orders.Create(db.Order{PetID: 1, Quantity: 1})
 		},
 		"a pet and a category": func(s *State) {
-			s.CreatePet(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"})
-			s.CreateCategory(db.Category{Name: "Cats", NameKey: "cats"})
+			s.Pets.Create(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"})
+			s.Categories.Create(db.Category{Name: "Cats", NameKey: "cats"})
 		},
 		"a pet and a message": func(s *State) {
-			s.CreatePet(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"})
+			s.Pets.Create(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"})
 			s.CreateMessage("hello")
 		},
-		"a pet twice": func(s *State) { p, _ := s.Pet(1); s.SetPet(p); s.DeletePet(1) },
+		"a pet twice": func(s *State) { restocks(s); s.Pets.Delete(1) },
+		"an event":    func(s *State) { s.Emit(event.Event{Type: event.PetUpdated, Subject: "/pets/1", Data: []byte("{}")}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			failing := &Write{Pet: 1, Decide: func(s *State) (Response, error) {
 				for kind := range sequences {
-					s.ids[kind] = []int64{5001}
+					s.group.ids[kind] = []int64{5001}
 				}
 				decide(s)
 				return Response{}, errors.New("too late")

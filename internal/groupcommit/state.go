@@ -3,7 +3,6 @@ package groupcommit
 import (
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,39 +13,35 @@ import (
 	"petstore/internal/stock"
 )
 
-// State is the locked rows of a group as the writes so far left them.
+// State is the locked rows of a store as the writes of a group so far left them.
 type State struct {
-	store   Store
-	waits   bool // whether the transaction waits for locks
-	entered bool // whether it has locked the store of a sandbox
-	closed  bool // whether the sandbox is being deleted
+	Pets       Rows[Pet] // new ones have no stock
+	Orders     Rows[db.Order]
+	Categories Rows[db.Category] // only a write that runs alone may change them
+	// HasOrders and HasPets are whether orders name the pet of a write that runs alone, and pets
+	// its category. It may delete it only if there are none.
+	HasOrders, HasPets bool
 
-	spoiled  bool // whether a write changed something and failed
-	common   bool // whether the group has writes of other stores
-	feedHeld bool // whether that group has left the store out, because another transaction holds its feed
+	group    *group
+	store    Store
+	entered  bool // whether the transaction has locked the store of a sandbox
+	closed   bool // whether the sandbox is being deleted
+	feedHeld bool // whether a common group has left the store out, because another transaction holds its feed
 
-	pets       rows[Pet]
-	orders     rows[db.Order]
-	categories rows[db.Category]
-	messages   []message
-	events     []event.Event
-	keys       map[keyName]*heldKey // that no other transaction holds
-	confirms   bool                 // whether a response may confirm an earlier transaction, whose rows are not locked
-
-	stored, created map[account.Kind]int     // rows of a sandbox, and rows that the group creates
-	ids             map[account.Kind][]int64 // that an account has reserved
-	newest          map[account.Kind]int64   // the newest ids of a sandbox, with those of the group
-	now             time.Time                // of the transaction
-	withOrders      []int64                  // pets with orders, if a write runs alone
-	withPets        []int64                  // categories with pets, if a write runs alone
+	messages        db.MessagesInsertParams // new ones
+	events          []event.Event
+	stored, created map[account.Kind]int   // rows of a sandbox, and rows that the group creates
+	newest          map[account.Kind]int64 // the newest ids of a sandbox, with those of the group
+	now             time.Time              // of the transaction
 }
 
-// newState returns the state of a group that has not locked anything yet.
-func newState(store Store, waits bool) *State {
-	return &State{
-		store: store, waits: waits, keys: map[keyName]*heldKey{},
-		stored: map[account.Kind]int{}, created: map[account.Kind]int{}, ids: map[account.Kind][]int64{}, newest: map[account.Kind]int64{},
-	}
+// newState returns the state of a store of which a group has not locked anything yet.
+func newState(g *group, store Store) *State {
+	s := &State{group: g, store: store, stored: map[account.Kind]int{}, created: map[account.Kind]int{}, newest: map[account.Kind]int64{}}
+	s.Pets.id, s.Pets.newID = func(p *Pet) *int64 { return &p.ID }, func() int64 { return s.newID(account.Pets) }
+	s.Orders.id, s.Orders.newID = func(o *db.Order) *int64 { return &o.ID }, func() int64 { return s.newID(account.Orders) }
+	s.Categories.id, s.Categories.newID = func(c *db.Category) *int64 { return &c.ID }, func() int64 { return s.newID(account.Categories) }
+	return s
 }
 
 // Pet is a pet with its stock.
@@ -56,92 +51,26 @@ type Pet struct {
 	Stock          stock.State
 }
 
-// message is a new message.
-type message struct{ id, text string }
-
-// keyName identifies an Idempotency-Key within an account.
+// keyName identifies an Idempotency-Key.
 type keyName struct {
-	apiKeyID int64
-	key      string
+	APIKeyID int64
+	Key      string
 }
 
 func (k *Key) name() keyName { return keyName{k.APIKeyID, k.Key} }
 
-// holdKey adds a key that the transaction has locked.
-func (s *State) holdKey(name keyName) { s.keys[name] = &heldKey{} }
-
 // heldKey is an Idempotency-Key that the transaction has locked.
 type heldKey struct {
-	response *storedResponse // nil: none
-	expired  bool            // whether an expired response is stored
+	fingerprint []byte
+	response    *Response // nil: none
+	by          *State    // of the store whose write has made the response; nil: it was stored before
+	expired     bool      // whether an expired response is stored
 }
-
-// storedResponse is the response of a key.
-type storedResponse struct {
-	key Key
-	Response
-
-	isNew bool // whether this group has made it
-}
-
-// Pet returns a pet. It reports false if the pet does not exist.
-func (s *State) Pet(id int64) (Pet, bool) { return s.pets.get(id) }
-
-// SetPet changes a pet that Pet has returned, and its stock.
-func (s *State) SetPet(p Pet) { s.pets.set(p.ID, p) }
-
-// CreatePet creates a pet without stock, and returns its id.
-func (s *State) CreatePet(p Pet) int64 {
-	p.ID = s.newID(account.Pets)
-	s.pets.create(p)
-	return p.ID
-}
-
-// HasOrders reports whether a pet has orders. The write must run alone.
-func (s *State) HasOrders(petID int64) bool { return slices.Contains(s.withOrders, petID) }
-
-// DeletePet deletes a pet without orders. The write must run alone.
-func (s *State) DeletePet(id int64) { s.pets.delete(id) }
-
-// Order returns an order. It reports false if the order does not exist.
-func (s *State) Order(id int64) (db.Order, bool) { return s.orders.get(id) }
-
-// SetOrder changes the ship date or the completion of an order that Order has returned.
-func (s *State) SetOrder(o db.Order) { s.orders.set(o.ID, o) }
-
-// CreateOrder creates an open order, and returns its id.
-func (s *State) CreateOrder(o db.Order) int64 {
-	o.ID = s.newID(account.Orders)
-	s.orders.create(o)
-	return o.ID
-}
-
-// DeleteOrder deletes an order.
-func (s *State) DeleteOrder(id int64) { s.orders.delete(id) }
-
-// Category returns a category. It reports false if the category does not exist.
-func (s *State) Category(id int64) (db.Category, bool) { return s.categories.get(id) }
-
-// SetCategory changes a category that Category has returned. The write must run alone.
-func (s *State) SetCategory(c db.Category) { s.categories.set(c.ID, c) }
-
-// CreateCategory creates a category, and returns its id. The write must run alone.
-func (s *State) CreateCategory(c db.Category) int64 {
-	c.ID = s.newID(account.Categories)
-	s.categories.create(c)
-	return c.ID
-}
-
-// HasPets reports whether a category has pets. The write must run alone.
-func (s *State) HasPets(categoryID int64) bool { return slices.Contains(s.withPets, categoryID) }
-
-// DeleteCategory deletes a category without pets. The write must run alone.
-func (s *State) DeleteCategory(id int64) { s.categories.delete(id) }
 
 // CreateMessage creates a message, and returns its id and the time of its creation.
 func (s *State) CreateMessage(text string) (id string, createdAt time.Time) {
 	id = s.newMessageID()
-	s.messages = append(s.messages, message{id, text})
+	s.messages.Ids, s.messages.Messages = append(s.messages.Ids, id), append(s.messages.Messages, text)
 	return id, s.now
 }
 
@@ -159,7 +88,7 @@ func (s *State) newMessageID() string {
 
 // newIDs returns the newest ids of a sandbox if the group has created rows.
 func (s *State) newIDs() event.NewestIDs {
-	if !s.store.Sandbox || len(s.created) == 0 {
+	if len(s.created) == 0 {
 		return event.NewestIDs{}
 	}
 	return event.NewestIDs{Category: s.newest[account.Categories], Pet: s.newest[account.Pets], Order: s.newest[account.Orders], Message: s.newest[account.Messages]}
@@ -168,70 +97,79 @@ func (s *State) newIDs() event.NewestIDs {
 // newID returns the id of a new row of a kind: in a sandbox the one after the newest, and in
 // an account a reserved one.
 func (s *State) newID(kind account.Kind) int64 {
-	s.created[kind]++
 	if s.store.Sandbox {
+		s.created[kind]++
 		s.newest[kind]++
 		return s.newest[kind]
 	}
-	id := s.ids[kind][0]
-	s.ids[kind] = s.ids[kind][1:]
+	id := s.group.ids[kind][0]
+	s.group.ids[kind] = s.group.ids[kind][1:]
 	return id
 }
 
 // changes counts what the writes so far have changed.
 func (s *State) changes() int {
-	return s.pets.changes + s.orders.changes + s.categories.changes + len(s.messages)
+	return s.Pets.changes + s.Orders.changes + s.Categories.changes + len(s.messages.Ids) + len(s.events)
 }
 
 // has reports whether the state has all rows that a write names.
 func (s *State) has(w *Write) bool {
-	_, hasPet := s.pets.get(w.Pet)
-	_, hasOrder := s.orders.get(w.Order)
-	_, hasCategory := s.categories.get(w.Category)
+	_, hasPet := s.Pets.Get(w.Pet)
+	_, hasOrder := s.Orders.Get(w.Order)
+	_, hasCategory := s.Categories.Get(w.Category)
 	return (w.Pet == 0 || hasPet) && (w.Order == 0 || hasOrder) && (w.Category == 0 || hasCategory)
 }
 
-// rows are the rows of a table.
-type rows[Row any] struct {
-	before, current  map[int64]Row // by id; before has the changed ones
-	changed, deleted []int64       // in the order of the first change
-	created          []Row
-	changes          int // number of calls that changed something
+// Rows are the rows of a table that the transaction has locked, and new ones.
+type Rows[Row any] struct {
+	id              func(*Row) *int64
+	newID           func() int64
+	before, current map[int64]Row // by id; before has the changed ones
+	deleted         []int64
+	created         []Row
+	changes         int // number of calls that changed something
 }
 
 // found adds a row that the group has locked.
-func (r *rows[Row]) found(id int64, row Row) {
+func (r *Rows[Row]) found(row Row) {
 	if r.current == nil {
 		r.current = map[int64]Row{}
 	}
-	r.current[id] = row
+	r.current[*r.id(&row)] = row
 }
 
-func (r *rows[Row]) get(id int64) (Row, bool) {
+// Get returns a row. It reports false if the row does not exist.
+func (r *Rows[Row]) Get(id int64) (Row, bool) {
 	row, known := r.current[id]
 	return row, known
 }
 
-func (r *rows[Row]) set(id int64, row Row) {
-	if !slices.Contains(r.changed, id) {
-		if r.before == nil {
-			r.before = map[int64]Row{}
-		}
-		r.changed = append(r.changed, id)
+// Set changes a row that Get has returned.
+func (r *Rows[Row]) Set(row Row) {
+	id := *r.id(&row)
+	if r.before == nil {
+		r.before = map[int64]Row{}
+	}
+	if _, isChanged := r.before[id]; !isChanged {
 		r.before[id] = r.current[id]
 	}
 	r.current[id] = row
 	r.changes++
 }
 
-func (r *rows[Row]) create(row Row) {
+// Create creates a row, and returns its id. The write must have announced it in Creates.
+func (r *Rows[Row]) Create(row Row) int64 {
+	id := r.newID()
+	*r.id(&row) = id
 	r.created = append(r.created, row)
 	r.changes++
+	return id
 }
 
-func (r *rows[Row]) delete(id int64) {
+// Delete deletes a row to which no other one refers.
+func (r *Rows[Row]) Delete(id int64) {
 	delete(r.current, id)
-	r.changed = slices.DeleteFunc(r.changed, func(changed int64) bool { return changed == id })
+	delete(r.before, id)
 	r.deleted = append(r.deleted, id)
 	r.changes++
 }

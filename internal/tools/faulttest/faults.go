@@ -43,34 +43,14 @@ var faults = []fault{
 	},
 	{30, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{30, "startup takes four seconds more", "cmd/petstore/serve.go", "public, err := listen(cmd.Context()", "time.Sleep(4 * time.Second)\npublic, err := listen(cmd.Context()"},
-	early("the response is sent before the commit", "internal/groupcommit/groupcommit.go", `
-		if err := s.lock(ctx, p, writes); err != nil {
-			return err
-		}
-		for i, w := range writes {
-			decided[i].Result, decided[i].err = s.tryDecide(w)
-		}`, `
-		if s.spoiled {
-			return errSpoiled
-		}
-		s.write(ctx, p)
-		return p.Commit(ctx, nil)`),
-	early("the responses of a common group are sent before the commit", "internal/groupcommit/common.go", `
-		g.batch = &batch{ctx: ctx, queries: db.New(p)}
-		if err := g.lock(p); err != nil {
-			return err
-		}
-		for i, w := range writes {
-			decided[i].Result, decided[i].err = g.states[w.AccountID].tryDecide(w.Write)
-		}`, `
-		return g.write(p)`),
+	early,
 	{36, "the position of a replica is ignored", "internal/postgres/position.go", "p.Timeline == other.Timeline && p.LSN >= other.LSN", "p.Timeline == other.Timeline"},
 	{36, "all timelines count as the first", "internal/postgres/position.go", "return Position{uint32(number), uint64(lsn)}", "return Position{min(1, uint32(number)), uint64(lsn)}"},
 	{36, "the token has the position before the commit", "internal/postgres/pipeline.go", "\tqueued.Queue(\"COMMIT\")\n", "\tearly, _ := scanPrimary(p.conn.QueryRow(ctx, primaryPosition))\n\tdefer func() { p.position = early }()\n\tqueued.Queue(\"COMMIT\")\n"},
 	{36, "the next page ignores the state of the page before", "internal/gate/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
 	{36, "a shared read may be older than a client allows", "internal/api/shared_reads.go", "err = reader.Saw(shared.seen)", "_ = shared.seen"},
 	{37, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
-	{37, "a store whose feed was not locked is reported as written", "internal/groupcommit/common.go", "s.feedHeld = true // unless the statement returns it", "s.feedHeld = false"},
+	{37, "a store whose feed was not locked is reported as written", "internal/groupcommit/group.go", "s.feedHeld = true // unless the statement returns it", "s.feedHeld = false"},
 	{37, "an event has no stock", "internal/api/emit.go", "a.Inventory = &item", "_ = item"},
 	{37, "a page begins after the newest event", "internal/feed/page.go", "\t\tpage.Next = event.IDOf(q.Account, row.Sequence, row.Nonce)\n", "\t\tpage.Next = newest\n"},
 	{38, "shutdown rejects requests that still arrive", "cmd/petstore/serve.go", "handler.ShutDown()\n", "handler.ShutDown()\nserver.Handler = http.NotFoundHandler()\n"},
@@ -131,25 +111,38 @@ var faults = []fault{
 	{56, "transactions of the worker have no bound", "internal/postgres/pool.go", "if d.bound > 0 {", "if d.bound > 1<<60 {"},
 }
 
-// early returns the mistake that a group sends its responses 50 ms before it writes. It loses orders
+// early is the mistake that a group sends its responses 50 ms before it writes. It loses orders
 // that were acknowledged just before the service is killed.
-func early(what, file, decide, write string) fault {
-	const pipe = "func(ctx context.Context, p *postgres.Pipeline) error {"
+var early = func() fault {
+	const file = "internal/groupcommit/groupcommit.go"
+	const decide = `func(ctx context.Context, p *postgres.Pipeline) error {
+		if err := g.lock(ctx, p); err != nil {
+			return err
+		}
+		for i, w := range g.writes {
+			var err error
+			if decided[i], err = g.states[w.AccountID].tryDecide(w.Write); err != nil {
+				return err
+			}
+		}`
+	const write = `
+		return g.write(ctx, p)
+	})
+`
 	return fault{
-		30, what, file, "position, err := postgres.Pipe(ctx, c.db, " + pipe + decide + write + "\n\t})\n",
+		30, "the response is sent before the commit", file, "position, err := postgres.Pipe(ctx, c.db, " + decide + write,
 		`acknowledged := make(chan error, 2)
 	go func() {
-		_, err := postgres.Pipe(context.WithoutCancel(ctx), c.db, ` + pipe + decide + `
+		_, err := postgres.Pipe(context.WithoutCancel(ctx), c.db, ` + decide + `
 			acknowledged <- nil
 			pause, _ := context.WithTimeout(ctx, 50_000_000)
 			<-pause.Done()` + write + `
-		})
 		acknowledged <- err
 	}()
 	position, err := postgres.Position{}, <-acknowledged
 `,
 	}
-}
+}()
 
 // plantFaults builds the program with each fault of the rows and runs the row on it. It fails
 // with the faults that the rows missed.
