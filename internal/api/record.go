@@ -93,36 +93,39 @@ func recordedExchangeFrom(account int64, row db.ExchangeListRow) (e recordedExch
 
 // exchangeQuery says which requests of a sandbox a client wants.
 type exchangeQuery struct {
-	sandbox        string // the id in the path, or current
-	account        int64
-	after, before  exchangeID // zero: not given
-	latest         bool       // whether to begin at the end
-	operation      string
-	firstStatus    int32
-	lastStatus     int32
-	apiKeyID       int64
-	idempotencyKey string
+	sandbox       string     // the id in the path, or current
+	after, before exchangeID // zero: not given
+	latest        bool       // whether to begin at the end
+
+	// findRecord sets the account, and the number after which the end is.
+	db.ExchangeCountParams
 }
 
 const firstStatus, lastStatus = 100, 599
 
+// newExchangeQuery returns a query of all requests of the sandbox in the path.
+func newExchangeQuery(c *gin.Context, params *httpjson.Params) *exchangeQuery {
+	return &exchangeQuery{sandbox: readSandboxID(c, params), ExchangeCountParams: db.ExchangeCountParams{BeforeNumber: math.MaxInt64, LastStatus: lastStatus}}
+}
+
 // readExchangeQuery reads the parameters that the list and the stream share.
 func (s *Server) readExchangeQuery(c *gin.Context, params *httpjson.Params) (*exchangeQuery, error) {
-	q := &exchangeQuery{sandbox: readSandboxID(c, params), lastStatus: lastStatus}
-	q.operation, _ = params.Enum("operation", s.recordedOperations...)
+	q := newExchangeQuery(c, params)
+	q.Operation, _ = params.Enum("operation", s.recordedOperations...)
 	if status, given := params.Value("status"); given {
-		q.firstStatus, q.lastStatus = readStatuses(params, status)
+		q.FirstStatus, q.LastStatus = readStatuses(params, status)
 	}
 	if id := params.ID("apiKeyId"); id != nil {
-		q.apiKeyID = *id
+		q.APIKeyID = *id
 	}
-	q.idempotencyKey = params.Text("idempotencyKey", maxIdempotencyKey)
+	q.IdempotencyKey = params.Text("idempotencyKey", maxIdempotencyKey)
 	after, given := params.Value("after")
 	if q.latest = after == feed.Latest; given && !q.latest {
 		q.after = readExchangeID(params, "after", after)
 	}
 	if before, given := params.Value("before"); given {
 		q.before = readExchangeID(params, "before", before)
+		q.BeforeNumber = q.before.number
 	}
 	if last := c.GetHeader("Last-Event-ID"); last != "" && httpjson.Prefers(c.Request.Header, gate.StreamType) {
 		id, ok := parseExchangeID(last)
@@ -131,6 +134,7 @@ func (s *Server) readExchangeQuery(c *gin.Context, params *httpjson.Params) (*ex
 		}
 		q.after, q.latest = id, false
 	}
+	q.AfterNumber = q.after.number
 	return q, nil
 }
 
@@ -167,19 +171,19 @@ func (s *Server) findRecord(c *gin.Context, params *httpjson.Params, q *exchange
 	if err != nil {
 		return err
 	}
-	q.account = sandbox.ID
+	q.AccountID = sandbox.ID
 	for _, bound := range []struct {
 		name string
 		id   exchangeID
 	}{{"after", q.after}, {"before", q.before}} {
-		if bound.id != (exchangeID{}) && bound.id.account != q.account {
+		if bound.id != (exchangeID{}) && bound.id.account != q.AccountID {
 			params.Reject(bound.name, "invalid_format", "`"+bound.name+"` must be the id of a recorded request of this sandbox.")
 		}
 	}
 	if err := params.Err(); err != nil || !q.latest {
 		return err
 	}
-	q.after.number, err = endOfRecord(c.Request.Context(), s.queries, q.account)
+	q.AfterNumber, err = endOfRecord(c.Request.Context(), s.queries, q.AccountID)
 	return err
 }
 
@@ -200,8 +204,8 @@ func (s *Server) exchangeEnds(ctx context.Context, accounts []int64) ([]db.FeedE
 
 // recordOf returns what a request for a record waits for. The parent of a sandbox outlives it.
 func (s *Server) recordOf(c *gin.Context, q *exchangeQuery) gate.Watched {
-	wanted := db.SandboxGetParams{ParentID: gate.Caller(c).Payer(), ID: q.account}
-	return gate.Watched{Hub: s.exchanges, Account: q.account, Check: func(ctx context.Context) error {
+	wanted := db.SandboxGetParams{ParentID: gate.Caller(c).Payer(), ID: q.AccountID}
+	return gate.Watched{Hub: s.exchanges, Account: q.AccountID, Check: func(ctx context.Context) error {
 		_, err := s.queries.SandboxGet(ctx, wanted)
 		return orNotFound(err, errSandboxNotFound)
 	}}
@@ -221,13 +225,11 @@ func (s *Server) listRequests(c *gin.Context) error {
 	if httpjson.Prefers(c.Request.Header, gate.StreamType) {
 		return s.streamRequests(c, q)
 	}
-	p.account, p.path = q.account, c.Request.URL.Path // so that a cursor is valid for this sandbox only
+	p.account, p.path = q.AccountID, c.Request.URL.Path // so that a cursor is valid for this sandbox only
 	if q.latest {
 		p.url = q.resolved(p.url)
 	}
-	if q.before.number > 0 {
-		p.after.ID = q.before.number
-	}
+	p.after.ID = q.BeforeNumber
 	if err := s.applyCursor(c.Request.Context(), p); err != nil {
 		return err
 	}
@@ -249,8 +251,8 @@ func (s *Server) listRequests(c *gin.Context) error {
 func (q *exchangeQuery) resolved(requested *url.URL) *url.URL {
 	query := requested.Query()
 	query.Del("after")
-	if q.after.number > 0 { // otherwise the record was empty
-		query.Set("after", exchangeID{q.account, q.after.number}.String())
+	if q.AfterNumber > 0 { // otherwise the record was empty
+		query.Set("after", exchangeID{q.AccountID, q.AfterNumber}.String())
 	}
 	return &url.URL{Path: requested.Path, RawQuery: query.Encode()}
 }
@@ -261,8 +263,8 @@ func (s *Server) recordList(p *page, q *exchangeQuery) list[db.ExchangeListRow, 
 		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
 			return s.reads.ExchangeList(ctx, q.page(p, false))
 		},
-		count:    func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
-		item:     func(row db.ExchangeListRow) recordedRequest { return recordedRequestFrom(q.account, row) },
+		count:    func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.ExchangeCountParams) },
+		item:     func(row db.ExchangeListRow) recordedRequest { return recordedRequestFrom(q.AccountID, row) },
 		cursorOf: cursorOfExchange,
 	}
 }
@@ -274,28 +276,16 @@ func cursorOfExchange(row db.ExchangeListRow) httpjson.Position {
 // page returns the parameters of the query for a page. Whole rows have the messages.
 func (q *exchangeQuery) page(p *page, whole bool) db.ExchangeListParams {
 	return db.ExchangeListParams{
-		Whole: whole, AccountID: q.account, AfterNumber: q.after.number, BeforeNumber: p.after.ID, Operation: q.operation,
-		FirstStatus: q.firstStatus, LastStatus: q.lastStatus, APIKeyID: q.apiKeyID, IdempotencyKey: q.idempotencyKey, PageSize: p.queryLimit(),
-	}
-}
-
-// count returns the parameters of the count of all pages.
-func (q *exchangeQuery) count() db.ExchangeCountParams {
-	before := int64(math.MaxInt64)
-	if q.before.number > 0 {
-		before = q.before.number
-	}
-	return db.ExchangeCountParams{
-		AccountID: q.account, AfterNumber: q.after.number, BeforeNumber: before, Operation: q.operation,
-		FirstStatus: q.firstStatus, LastStatus: q.lastStatus, APIKeyID: q.apiKeyID, IdempotencyKey: q.idempotencyKey,
+		Whole: whole, AccountID: q.AccountID, AfterNumber: q.AfterNumber, BeforeNumber: p.after.ID, Operation: q.Operation,
+		FirstStatus: q.FirstStatus, LastStatus: q.LastStatus, APIKeyID: q.APIKeyID, IdempotencyKey: q.IdempotencyKey, PageSize: p.queryLimit(),
 	}
 }
 
 // next returns the parameters of the query for the oldest requests after a number.
 func (q *exchangeQuery) next(after int64, most int32) db.ExchangesAfterParams {
 	return db.ExchangesAfterParams{
-		AccountID: q.account, AfterNumber: after, Operation: q.operation, FirstStatus: q.firstStatus, LastStatus: q.lastStatus,
-		APIKeyID: q.apiKeyID, IdempotencyKey: q.idempotencyKey, PageSize: most,
+		AccountID: q.AccountID, AfterNumber: after, Operation: q.Operation, FirstStatus: q.FirstStatus, LastStatus: q.LastStatus,
+		APIKeyID: q.APIKeyID, IdempotencyKey: q.IdempotencyKey, PageSize: most,
 	}
 }
 
@@ -335,7 +325,7 @@ func (s *Server) lookForLater(ctx context.Context, payer int64, params db.Exchan
 // awaitRequest waits until the record has a request that matches, the time is over or the server
 // shuts down.
 func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Duration) error {
-	from, payer := q.after.number, gate.Caller(c).Payer()
+	from, payer := q.AfterNumber, gate.Caller(c).Payer()
 	see := func(found laterRequests, err error) (gate.Seen, error) {
 		if err != nil {
 			return gate.Seen{}, err
@@ -356,8 +346,8 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 
 // streamRequests sends the requests of a sandbox as they end.
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
-	at, payer := q.after.number, gate.Caller(c).Payer()
-	first := gate.Part{More: true, AtOnce: q.latest, UpTo: exchangeID{q.account, q.after.number}.String()}
+	at, payer := q.AfterNumber, gate.Caller(c).Payer()
+	first := gate.Part{More: true, AtOnce: q.latest, UpTo: exchangeID{q.AccountID, q.AfterNumber}.String()}
 	return s.gate.Stream(c, s.recordOf(c, q), first, func(ctx context.Context) (part gate.Part, err error) {
 		found, err := s.lookForLater(ctx, payer, q.next(at, streamPage))
 		if err != nil {
@@ -365,7 +355,7 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 		}
 		at, part.More = found.last, found.more // a crash of the database may lose the newest requests, whose numbers return
 		for _, row := range found.rows {
-			r := recordedRequestFrom(q.account, db.ExchangeListRow(row))
+			r := recordedRequestFrom(q.AccountID, db.ExchangeListRow(row))
 			err = errors.Join(err, part.Add(r.ID, "request", r))
 		}
 		part.Number = at
@@ -376,12 +366,12 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 // getRequest sends a request of a sandbox with its response.
 func (s *Server) getRequest(c *gin.Context) error {
 	params := readParams(c)
-	q := &exchangeQuery{sandbox: readSandboxID(c, params)}
+	q := newExchangeQuery(c, params)
 	if err := s.findRecord(c, params, q); err != nil {
 		return err
 	}
 	id, ok := parseExchangeID(c.Param("requestId"))
-	if !ok || id.account != q.account {
+	if !ok || id.account != q.AccountID {
 		return errRequestNotFound
 	}
 	rows, err := s.reads.ExchangeList(c.Request.Context(), db.ExchangeListParams{

@@ -20,8 +20,8 @@ func (s *Server) archive(p *page, q *exchangeQuery, scheme string) list[db.Excha
 		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
 			return s.findWhole(ctx, q.page(p, true))
 		},
-		count:       func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
-		item:        func(row db.ExchangeListRow) archived { return s.archivedFrom(q.account, row, scheme) },
+		count:       func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.ExchangeCountParams) },
+		item:        func(row db.ExchangeListRow) archived { return s.archivedFrom(q.AccountID, row, scheme) },
 		cursorOf:    cursorOfExchange,
 		fitting:     fittingExchanges,
 		contentType: gate.ArchiveType,

@@ -31,7 +31,7 @@ const (
 // getReport judges the clients of a sandbox.
 func (s *Server) getReport(c *gin.Context) error {
 	params := readParams(c)
-	q := &exchangeQuery{sandbox: readSandboxID(c, params), lastStatus: lastStatus}
+	q := newExchangeQuery(c, params)
 	if err := s.findRecord(c, params, q); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (s *Server) judgeReported(ctx context.Context, payer int64, q *exchangeQuer
 
 // readReported reads what the report on a sandbox is about.
 func (s *Server) readReported(ctx context.Context, q *exchangeQuery) (*report.Record, error) {
-	log, err := s.reads.ExchangeLogGet(ctx, q.account)
+	log, err := s.reads.ExchangeLogGet(ctx, q.AccountID)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (s *Server) readReported(ctx context.Context, q *exchangeQuery) (*report.Re
 			return nil, err
 		}
 		for _, row := range rows[:min(len(rows), reportPage)] {
-			one, err := reportedFrom(q.account, row)
+			one, err := reportedFrom(q.AccountID, row)
 			if err != nil {
 				return nil, err
 			}
@@ -99,13 +99,13 @@ func (s *Server) readReported(ctx context.Context, q *exchangeQuery) (*report.Re
 		p.after.ID = oldest
 	}
 	record.Incomplete = log.Dropped > 0 || oldest > max(log.FirstNumber, 1)
-	if err := s.addReportedEvents(ctx, record, q.account, since); err != nil {
+	if err := s.addReportedEvents(ctx, record, q.AccountID, since); err != nil {
 		return nil, err
 	}
 	if log.FirstNumber <= 1 { // nobody has emptied the record: a probe of the console may be older than all requests
 		since = s.options.Now().Add(-exchange.MaxAge)
 	}
-	return record, s.addReportedDeliveries(ctx, record, q.account, since)
+	return record, s.addReportedDeliveries(ctx, record, q.AccountID, since)
 }
 
 // reportedFrom returns the parts of an exchange that rules read.
