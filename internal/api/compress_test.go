@@ -22,44 +22,6 @@ func (r *response) wantCoding(coding string) *response {
 	return r
 }
 
-func TestAcceptEncoding(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	for accept, coding := range map[string]string{
-		"":                                "",
-		"gzip":                            "gzip",
-		"GZip":                            "gzip",
-		"x-gzip":                          "gzip",
-		"gzip, deflate, br, zstd":         "gzip",
-		"br;q=1.0, gzip;q=0.8, *;q=0.1":   "gzip",
-		"gzip;q=0.001":                    "gzip",
-		"gzip ; q=0.5":                    "gzip",
-		"gzip;Q=1":                        "gzip",
-		"*":                               "gzip",
-		"identity;q=0, *":                 "gzip",
-		"identity;q=0.5, gzip;q=0.5":      "gzip",
-		"identity, gzip":                  "gzip",
-		"identity;q=0, gzip;q=0.1":        "gzip",
-		"*;q=0, gzip":                     "gzip",
-		"identity":                        "",
-		"gzip;q=0":                        "",
-		"*;q=0":                           "",
-		"identity, gzip;q=0.9":            "",
-		"gzip;q=0, identity;q=0":          "", // nothing is acceptable: an unencoded response is better than none
-		"gzipped":                         "",
-		"gzip;q=x":                        "",
-		"gzip;q=":                         "",
-		"gzip;q":                          "",
-		"gzip;q=-1":                       "",
-		"gzip;q=NaN":                      "",
-		"gzip;level=9":                    "",
-		",;q=1,,":                         "",
-		strings.Repeat("x;q=0.1,", 5_000): "",
-	} {
-		p.do("GET", "/openapi.yaml", nil, "Accept-Encoding", accept).want(200).wantCoding(coding) // TestSpecETag has the other forms
-	}
-}
-
 // TestCompressedLists: lists from 1 KiB on are compressed on request, with the same content.
 func TestCompressedLists(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/httpjson"
+	"petstore/internal/tools/need"
 )
 
 // TestCheckPreconditions compares If-Match and If-None-Match with the entity tag "a".
@@ -24,17 +25,11 @@ func TestCheckPreconditions(t *testing.T) {
 	}{
 		{"GET", "If-None-Match", `"a"`, `"a"`, true, false},
 		{"HEAD", "If-None-Match", `"b", W/"a"`, `"a"`, true, false},
-		{"GET", "If-None-Match", `"b"`, `"a"`, false, false},
-		{"GET", "If-None-Match", `a`, `"a"`, false, false},
 		{"GET", "If-None-Match", `*`, httpjson.NoTag, true, false},
 		{"GET", "If-None-Match", `""`, httpjson.NoTag, false, false},
 		{"PATCH", "If-None-Match", `"a"`, `"a"`, false, true},
 		{"PATCH", "If-Match", `"a"`, `"a"`, false, false},
-		{"PATCH", "If-Match", `"b" , "a"`, `"a"`, false, false},
 		{"PATCH", "If-Match", `W/"a"`, `"a"`, false, true},
-		{"PATCH", "If-Match", `"b`, `"a"`, false, true},
-		{"PATCH", "If-Match", `*`, `"a"`, false, false},
-		{"PATCH", "If-Match", ``, `"a"`, false, true},
 		{"GET", "If-None-Match", strings.Repeat(`"b",`, 1023) + `"a"`, `"a"`, true, false},
 		{"GET", "If-None-Match", strings.Repeat(`"b",`, 1024) + `"a"`, `"a"`, false, false},
 		{"PATCH", "If-Match", strings.Repeat(",", 4<<10-3) + `"a"`, `"a"`, false, false},
@@ -51,48 +46,129 @@ func TestCheckPreconditions(t *testing.T) {
 	}
 }
 
+// TestEntityTags compares lists with the entity tag "Tag", as If-Match and as If-None-Match do.
+func TestEntityTags(t *testing.T) {
+	t.Parallel()
+	const tag = `"Tag"`
+	for field, want := range map[string]struct{ strong, weak bool }{
+		`"Tag"`:                    {true, true},
+		`*`:                        {true, true},
+		` * `:                      {true, true},
+		`"Tag", "b"`:               {true, true},
+		`"b",W/"x","Tag"`:          {true, true},
+		", ,\t\"b\"\t, ,\"Tag\" ,": {true, true},
+		`"a, b", "Tag"`:            {true, true},
+		`"","Tag"`:                 {true, true},
+		`"Tag", x`:                 {true, true}, // the list ends there
+
+		`W/"Tag"`:      {false, true},
+		`"b", W/"Tag"`: {false, true},
+
+		`"b"`:      {},
+		`W/"b"`:    {},
+		`"Ta"`:     {},
+		`"Tagx"`:   {},
+		`"tAG"`:    {},
+		`Tag`:      {},
+		`"Tag`:     {},
+		`'Tag'`:    {},
+		`"Tag"x`:   {},
+		`"Tag""b"`: {},
+		`x"Tag"`:   {},
+		`x, "Tag"`: {},
+		`w/"Tag"`:  {},
+		`"b", *`:   {},
+		`"*"`:      {},
+		`""`:       {},
+		`,,`:       {},
+		`W/`:       {},
+		``:         {},
+	} {
+		check := func(name string) (notModified bool, err error) {
+			return httpjson.CheckPreconditions(&http.Request{Method: http.MethodGet, Header: http.Header{name: {field}}}, tag)
+		}
+		_, err := check("If-Match")
+		need.Same(t, want.strong, err == nil, "whether If-Match: %s holds", field)
+		notModified, _ := check("If-None-Match")
+		need.Same(t, want.weak, notModified, "whether If-None-Match: %s holds a tag", field)
+	}
+}
+
+// TestNegotiation lists values of headers that mean yes and no.
 func TestNegotiation(t *testing.T) {
 	t.Parallel()
 	const most = 1 << 10 // bytes of a list that count
+	prefersStream := func(header http.Header) bool { return httpjson.Prefers(header, "text/event-stream") }
 	waits := func(header http.Header) bool { return httpjson.PreferredWait(header) > 0 }
 	isJSON := func(header http.Header) bool { return httpjson.IsJSON(&http.Request{Header: header}) }
 	for _, test := range []struct {
-		name, value string
-		reads       func(http.Header) bool
-		want        bool
+		name    string
+		reads   func(http.Header) bool
+		yes, no []string // each line is a field
 	}{
-		{"Accept", "text/html, application/json", httpjson.AcceptsJSON, true},
-		{"Accept", "application/*;q=0, */*", httpjson.AcceptsJSON, false},
-		{"Accept", "application/json;q=0.1, */*;q=0", httpjson.AcceptsJSON, true},
-		{"Accept", "text/html", httpjson.AcceptsJSON, false},
-		{"Accept", "/", httpjson.AcceptsJSON, true},
-		{"Accept", "application/json;q=0", httpjson.AcceptsJSON, false},
-		{"Accept", "application/json;q=NaN, text/html", httpjson.AcceptsJSON, false},
-		{"Accept", `text/html;a=", application/json"`, httpjson.AcceptsJSON, false},
-		{"Accept-Encoding", "br, gzip", httpjson.PrefersGzip, true},
-		{"Accept-Encoding", "gzip;q=0, *", httpjson.PrefersGzip, false},
-		{"Accept-Encoding", "gzip;q=0.5, identity", httpjson.PrefersGzip, false},
-		{"Accept-Encoding", "*;q=0.5", httpjson.PrefersGzip, true},
-		{"Accept-Encoding", "gzip;q=2", httpjson.PrefersGzip, false},
-		{"Accept-Encoding", "br", httpjson.PrefersGzip, false},
-		{"Prefer", "count=exact", httpjson.PrefersCount, true},
-		{"Prefer", `wait=5; a="count=exact,", COUNT = "exact"; x`, httpjson.PrefersCount, true},
-		{"Prefer", `note="count=exact"`, httpjson.PrefersCount, false},
-		{"Prefer", "count=none, count=exact", httpjson.PrefersCount, false},
-		{"Prefer", "wait=99999999999", waits, true},
-		{"Prefer", "wait=99999999999x", waits, false},
-		{"Accept", "text/html" + strings.Repeat(",a", most/2) + ",application/json", httpjson.AcceptsJSON, false},
-		{"Accept-Encoding", strings.Repeat("a,", most/2) + "gzip", httpjson.PrefersGzip, false},
-		{"Prefer", strings.Repeat(",", most-len("count=exact")) + "count=exact", httpjson.PrefersCount, true},
-		{"Prefer", strings.Repeat(",", most-len("count=exact")) + "count=exact,a", httpjson.PrefersCount, true},
-		{"Prefer", strings.Repeat(",", most-len("count=exact")) + "count=exactly", httpjson.PrefersCount, false},
-		{"Prefer", strings.Repeat(",", most) + "count=exact", httpjson.PrefersCount, false},
-		{"Prefer", "count=exact" + strings.Repeat(" ", most), httpjson.PrefersCount, false},
-		{"Content-Type", "application/json;a=" + strings.Repeat("b", most-len("application/json;a=")), isJSON, true},
-		{"Content-Type", "application/json;a=" + strings.Repeat("b", most), isJSON, false},
+		{
+			"Accept", httpjson.AcceptsJSON,
+			[]string{"text/html, application/json", "application/json;q=0.1, */*;q=0", "/"},
+			[]string{
+				"application/*;q=0, */*", "text/html", "application/json;q=0", "application/json;q=NaN, text/html", `text/html;a=", application/json"`,
+				"text/event-stream;q=0", "text/event-stream;q=0, text/*", "*/*;q=0", "text/html" + strings.Repeat(",a", most/2) + ",application/json",
+			},
+		},
+		{
+			"Accept", prefersStream,
+			[]string{
+				"text/event-stream", "text/event-stream, application/json", "application/json;q=0.5, text/event-stream", "text/event-stream;q=0.5, */*;q=0.1",
+				"text/event-stream, */*", "text/*", "TEXT/*;Q=0.2, */*;q=0.1", "text/*, application/*", "application/json;q=0, */*",
+			},
+			[]string{
+				"application/json, text/event-stream;q=0.1", "application/json, text/event-stream;q=0", "text/*, application/json", "text/*;q=0.5, application/json",
+				"text/*, text/event-stream;q=0, */*", "text/event-stream;q=0, */*;q=0.1", `text/html;a="x, y;q=0", */*;q=0.8`, "*/*", "text/event-stream;q=nonsense, */*",
+				"text/event-stream;q=0", "text/event-stream;q=0, text/*", "application/json;q=0", "*/*;q=0",
+			},
+		},
+		{
+			"Accept-Encoding", httpjson.PrefersGzip,
+			[]string{
+				"gzip", "GZip", "x-gzip", "br, gzip", "gzip, deflate, br, zstd", "br;q=1.0, gzip;q=0.8, *;q=0.1", "gzip;q=0.001", "gzip ; q=0.5", "gzip;Q=1",
+				"*", "*;q=0.5", "identity;q=0, *", "identity;q=0.5, gzip;q=0.5", "identity, gzip", "identity;q=0, gzip;q=0.1", "*;q=0, gzip",
+			},
+			[]string{
+				"", "br", "identity", "gzip;q=0", "*;q=0", "gzip;q=0, *", "gzip;q=0.5, identity", "identity, gzip;q=0.9",
+				"gzip;q=0, identity;q=0", // nothing is acceptable: an unencoded response is better than none
+				"gzipped", "gzip;q=x", "gzip;q=", "gzip;q", "gzip;q=-1", "gzip;q=2", "gzip;q=NaN", "gzip;level=9", ",;q=1,,",
+				strings.Repeat("x;q=0.1,", 5_000), strings.Repeat("a,", most/2) + "gzip",
+			},
+		},
+		{
+			"Prefer", httpjson.PrefersCount,
+			[]string{
+				"count=exact", `count="exact"`, "Count=exact", " COUNT = exact ", "count=exact; foo=bar", `wait=5; a="count=exact,", COUNT = "exact"; x`,
+				"respond-async, count=exact, wait=10", "respond-async\ncount=exact", ",, count=exact ,", `foo="a\", b", count=exact`, "count=exact, count=planned",
+				strings.Repeat(",", most-len("count=exact")) + "count=exact", strings.Repeat(",", most-len("count=exact")) + "count=exact,a",
+			},
+			[]string{
+				"count=planned, count=exact", "count=planned\ncount=exact", // the first one counts
+				"", "count", "count=", "count=exactly", "count=EXACT", "account=exact", "exact", "exact=count", "count=exact x",
+				"foo; count=exact", `foo="count=exact"`, `foo="a, count=exact"`, // of another preference
+				`foo="a\", count=exact`, // unterminated
+				strings.Repeat(",", most-len("count=exact")) + "count=exactly", strings.Repeat(",", most) + "count=exact", "count=exact" + strings.Repeat(" ", most),
+			},
+		},
+		{"Prefer", waits, []string{"wait=99999999999"}, []string{"wait=99999999999x"}},
+		{
+			"Content-Type", isJSON,
+			[]string{"application/json;a=" + strings.Repeat("b", most-len("application/json;a="))},
+			[]string{"application/json;a=" + strings.Repeat("b", most)},
+		},
 	} {
-		if got := test.reads(http.Header{test.name: {test.value}}); got != test.want {
-			t.Errorf("%s: %s: got %t, want %t", test.name, test.value, got, test.want)
+		check := func(value string, want bool) {
+			need.Same(t, want, test.reads(http.Header{test.name: strings.Split(value, "\n")}), "%s: %s", test.name, value)
+		}
+		for _, value := range test.yes {
+			check(value, true)
+		}
+		for _, value := range test.no {
+			check(value, false)
 		}
 	}
 }
