@@ -379,7 +379,8 @@ func (p *petstore) cursorOf(target string) string {
 	return next.Query().Get("cursor")
 }
 
-// TestCursorIsBound: a cursor is bound to its list, filters and sort, but not to the limit.
+// TestCursorIsBound: a cursor is bound to its list, filters and sort, but not to the limit. FuzzCursor changes
+// cursors.
 func TestCursorIsBound(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -412,6 +413,9 @@ func TestCursorIsBound(t *testing.T) {
 	} {
 		p.get(target+cursor).wantError(400, "invalid_cursor")
 	}
+	for _, forged := range []string{"&cursor=x", "&cursor=%20", cursor + "=", cursor[:len(cursor)-1], "&cursor=" + strings.Repeat("A", 4000)} {
+		p.get("/pets?status=available&status=sold&sort=name"+forged).wantError(400, "invalid_cursor")
+	}
 
 	// lists with the same parameters reject each other's cursors
 	byID := "&cursor=" + p.cursorOf("/pets?limit=1")
@@ -438,29 +442,6 @@ func TestCursorIsBound(t *testing.T) {
 	_, err = migrations.Up(t.Context())
 	need.OK(t, err)
 	startOn(t, other).get("/pets?limit=1"+byID).wantError(400, "invalid_cursor")
-}
-
-// TestTamperedCursor: a cursor with one character changed is invalid. FuzzCursor has more changes.
-func TestTamperedCursor(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	p.fill(3)
-	cursor := p.cursorOf("/pets?sort=name&limit=1")
-	rejected := func(tampered string) {
-		t.Helper()
-		p.get("/pets"+query("sort", "name", "limit", "1", "cursor", tampered)).wantError(400, "invalid_cursor")
-	}
-	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-	for i := range cursor {
-		at := strings.IndexByte(alphabet, cursor[i])
-		for _, other := range []int{at ^ 1, at ^ 32} {
-			rejected(cursor[:i] + alphabet[other:other+1] + cursor[i+1:])
-		}
-	}
-	for _, forged := range []string{"x", "0", "{}", " ", cursor[1:], cursor + " ", cursor + "=", cursor + cursor, "漢", strings.Repeat("A", 4000)} {
-		rejected(forged)
-	}
-	p.get("/pets" + query("sort", "name", "limit", "1", "cursor", cursor)).want(200)
 }
 
 // TestWalkAmongWriters: while writers insert, delete and update rows, a walk returns each row that stays

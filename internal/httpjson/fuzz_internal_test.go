@@ -266,8 +266,16 @@ func FuzzCursor(f *testing.F) {
 		if opened, ok := OpenCursor(key, name, cursor); !ok || opened != at {
 			t.Fatalf("%q was sealed and opened as %v, %t", cursor, opened, ok)
 		}
-		if strings.Trim(cursor, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+		const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+		if strings.Trim(cursor, alphabet) != "" {
 			t.Fatalf("%q needs quoting in a URL", cursor)
+		}
+		for i := range cursor {
+			other := alphabet[strings.IndexByte(alphabet, cursor[i])^1]
+			changed := cursor[:i] + string(other) + cursor[i+1:]
+			if opened, ok := OpenCursor(key, name, changed); ok {
+				t.Fatalf("%q was changed to %q and opened as %v", cursor, changed, opened)
+			}
 		}
 		if opened, ok := OpenCursor(key, name, other); ok && other != SealCursor(key, name, opened) {
 			t.Fatalf("%q was opened as %v", other, opened)
