@@ -194,9 +194,10 @@ func (p *petstore) wantRows(before map[string][]string) {
 	need.Same(p.t, before, p.rows(), "rows (want: before, got: after)")
 }
 
-// eachPair runs a subtest for each pair of an owner and a client of another store.
-func eachPair(t *testing.T, test func(t *testing.T, owner, other tenant)) {
-	t.Helper()
+// TestOtherAccounts checks that a client of one store cannot tell whether another one has an id, and neither
+// reads nor changes it.
+func TestOtherAccounts(t *testing.T) {
+	t.Parallel()
 	for name, pair := range map[string]func(p *petstore) (owner, other tenant){
 		"two accounts": func(p *petstore) (owner, other tenant) {
 			return p.tenant("owner"), p.tenant("other")
@@ -217,73 +218,68 @@ func eachPair(t *testing.T, test func(t *testing.T, owner, other tenant)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			owner, other := pair(start(t))
-			test(t, owner, other)
+			checkLists(t, owner, other) // of twoOfEach, before the others create more
+			checkIDs(t, owner, other)
+			checkReferences(t, owner, other)
+			checkIdempotencyKeys(t, owner, other)
 		})
 	}
 }
 
-// TestIDsOfOtherAccounts checks that every operation treats an id of another account as
+// checkIDs checks that every operation treats an id of another account as
 // an id that no account has, and changes nothing.
-func TestIDsOfOtherAccounts(t *testing.T) {
-	t.Parallel()
-	eachPair(t, func(t *testing.T, owner, other tenant) {
-		t.Helper()
-		before := other.rows()
-		for _, o := range operations() {
-			if o.public || !strings.Contains(o.path, "{") {
-				continue
-			}
-			foreign, absent := withIDs(t, o.path, owner.ids), withIDs(t, o.path, absentIDs)
-			need.Same(t, 404, other.do(o.method, foreign, o.body).status, "the status of %s %s", o.method, foreign)
-			for _, header := range [][]string{
-				nil, {"If-Match", owner.tag}, {"If-Match", "*"}, {"If-Match", other.tag}, {"If-None-Match", owner.tag}, {"If-None-Match", "*"}, {"Idempotency-Key", "one"},
-			} {
-				other.do(o.method, foreign, o.body, header...).wantAsAbsent(other.do(o.method, absent, o.body, header...))
-			}
-			if o.method == "GET" {
-				other.do("HEAD", foreign, nil).wantAsAbsent(other.do("HEAD", absent, nil))
-			}
+func checkIDs(t *testing.T, owner, other tenant) {
+	t.Helper()
+	before := other.rows()
+	for _, o := range operations() {
+		if o.public || !strings.Contains(o.path, "{") {
+			continue
 		}
-		other.wantRows(before)
-	})
+		foreign, absent := withIDs(t, o.path, owner.ids), withIDs(t, o.path, absentIDs)
+		other.do(o.method, foreign, o.body).want(404).wantAsAbsent(other.do(o.method, absent, o.body))
+		for _, header := range [][]string{{"If-Match", owner.tag}, {"If-Match", other.tag}, {"If-None-Match", "*"}, {"Idempotency-Key", "one"}} {
+			other.do(o.method, foreign, o.body, header...).wantAsAbsent(other.do(o.method, absent, o.body, header...))
+		}
+		if o.method == "GET" {
+			other.do("HEAD", foreign, nil).wantAsAbsent(other.do("HEAD", absent, nil))
+		}
+	}
+	other.wantRows(before)
 }
 
-// TestReferencesToOtherAccounts checks that a body cannot refer to a row of another
+// checkReferences checks that a body cannot refer to a row of another
 // account, and that the names of categories are unique within an account only.
-func TestReferencesToOtherAccounts(t *testing.T) {
-	t.Parallel()
-	eachPair(t, func(t *testing.T, owner, other tenant) {
-		t.Helper()
-		before := other.rows()
-		for _, test := range []struct {
-			method, target, code string
-			body                 func(ids map[string]string) object
-		}{
-			{"POST", "/pets", "unknown_category", func(ids map[string]string) object {
-				return object{"name": "Rex", "categoryId": number(ids, "categoryId")}
-			}},
-			{"PATCH", "/pets/" + other.ids["petId"], "unknown_category", func(ids map[string]string) object {
-				return object{"categoryId": number(ids, "categoryId")}
-			}},
-			{"POST", "/store/orders", "unknown_pet", func(ids map[string]string) object {
-				return object{"petId": number(ids, "petId")}
-			}},
-		} {
-			for _, header := range [][]string{nil, {"Idempotency-Key", "one"}} {
-				resp := other.do(test.method, test.target, test.body(owner.ids), header...)
-				resp.wantError(422, test.code)
-				resp.wantAsAbsent(other.do(test.method, test.target, test.body(absentIDs), header...))
-			}
+func checkReferences(t *testing.T, owner, other tenant) {
+	t.Helper()
+	before := other.rows()
+	for _, test := range []struct {
+		method, target, code string
+		body                 func(ids map[string]string) object
+	}{
+		{"POST", "/pets", "unknown_category", func(ids map[string]string) object {
+			return object{"name": "Rex", "categoryId": number(ids, "categoryId")}
+		}},
+		{"PATCH", "/pets/" + other.ids["petId"], "unknown_category", func(ids map[string]string) object {
+			return object{"categoryId": number(ids, "categoryId")}
+		}},
+		{"POST", "/store/orders", "unknown_pet", func(ids map[string]string) object {
+			return object{"petId": number(ids, "petId")}
+		}},
+	} {
+		for _, header := range [][]string{nil, {"Idempotency-Key", "one"}} {
+			resp := other.do(test.method, test.target, test.body(owner.ids), header...)
+			resp.wantError(422, test.code)
+			resp.wantAsAbsent(other.do(test.method, test.target, test.body(absentIDs), header...))
 		}
-		path := "/pets/" + other.ids["petId"]
-		other.do("PATCH", path, object{"name": "Rex"}, "If-Match", owner.tag).wantError(412, "precondition_failed")
-		other.do("GET", path, nil, "If-None-Match", owner.tag).want(200)
-		other.wantRows(before)
-		for _, p := range []tenant{owner, other} {
-			p.post("/categories", object{"name": "Dogs"}).want(201)
-			p.post("/categories", object{"name": "DOGS"}).wantError(409, "category_exists")
-		}
-	})
+	}
+	path := "/pets/" + other.ids["petId"]
+	other.do("PATCH", path, object{"name": "Rex"}, "If-Match", owner.tag).wantError(412, "precondition_failed")
+	other.do("GET", path, nil, "If-None-Match", owner.tag).want(200)
+	other.wantRows(before)
+	for _, p := range []tenant{owner, other} {
+		p.post("/categories", object{"name": "Dogs"}).want(201)
+		p.post("/categories", object{"name": "DOGS"}).wantError(409, "category_exists")
+	}
 }
 
 // listTargets returns every list of the spec, without filters and with filters that the
@@ -330,69 +326,63 @@ func (a tenant) wantCursorRejected(target string, other tenant) {
 	other.get(strings.ReplaceAll(next.RequestURI(), a.ids["webhookId"], other.ids["webhookId"])).wantError(400, "invalid_cursor").wantAsAbsent(malformed)
 }
 
-// TestListsOfOtherAccounts checks that lists, their filters, their counts and their
+// checkLists checks that lists, their filters, their counts and their
 // cursors have only the rows of the account.
-func TestListsOfOtherAccounts(t *testing.T) {
-	t.Parallel()
-	eachPair(t, func(t *testing.T, owner, other tenant) {
-		t.Helper()
-		for _, target := range listTargets() {
-			theirs, own := owner.items(target), other.items(target)
-			for _, one := range own {
-				if slices.Contains(theirs, one) && !strings.Contains(one, `"builtIn":true`) {
-					t.Errorf("GET %s: two accounts list %s", target, one)
-				}
-			}
-			switch {
-			case target == "/events": // TestExpiredCursor has the cursors
-			case len(theirs) >= 2:
-				owner.wantCursorRejected(target, other)
-			case !strings.HasPrefix(target, "/sandboxes"): // a sandbox has none
-				t.Errorf("GET %s: the owner has %d items, want at least 2", target, len(theirs))
+func checkLists(t *testing.T, owner, other tenant) {
+	t.Helper()
+	for _, target := range listTargets() {
+		theirs, own := owner.items(target), other.items(target)
+		for _, one := range own {
+			if slices.Contains(theirs, one) && !strings.Contains(one, `"builtIn":true`) {
+				t.Errorf("GET %s: two accounts list %s", target, one)
 			}
 		}
-		for _, target := range []string{"/pets?id=%[1]s", "/pets?id=%[1]s&id=%[1]s0", "/pets?categoryId=%[2]s", "/pets?categoryId=%[2]s&sort=name", "/store/orders?petId=%[1]s"} {
-			target = fmt.Sprintf(target, owner.ids["petId"], owner.ids["categoryId"])
-			page := other.do("GET", target, nil, "Prefer", "count=exact").want(200)
-			need.Same(t, "[]", string(page.wantHeader("X-Total-Count", "0").body),
-				"GET %s with ids of another account", target)
+		switch {
+		case target == "/events": // TestExpiredCursor has the cursors
+		case len(theirs) >= 2:
+			owner.wantCursorRejected(target, other)
+		case !strings.HasPrefix(target, "/sandboxes"): // a sandbox has none
+			t.Errorf("GET %s: the owner has %d items, want at least 2", target, len(theirs))
 		}
-		both := decode[[]pet](other.get("/pets?id=" + owner.ids["petId"] + "&id=" + other.ids["petId"]).want(200))
-		need.Same(t, 1, len(both), "pets of a batch with a pet of another account")
-		need.Same(t, other.ids["petId"], strconv.FormatInt(both[0].ID, 10), "the pet of the batch")
-		summary := string(other.get("/store/inventory/summary").want(200).body)
-		need.Same(t, `{"available":2,"pending":0,"sold":0}`, summary, "the summary of an account with two pets")
-	})
+	}
+	for _, target := range []string{"/pets?id=%[1]s", "/pets?id=%[1]s&id=%[1]s0", "/pets?categoryId=%[2]s", "/pets?categoryId=%[2]s&sort=name", "/store/orders?petId=%[1]s"} {
+		target = fmt.Sprintf(target, owner.ids["petId"], owner.ids["categoryId"])
+		page := other.do("GET", target, nil, "Prefer", "count=exact").want(200)
+		need.Same(t, "[]", string(page.wantHeader("X-Total-Count", "0").body),
+			"GET %s with ids of another account", target)
+	}
+	both := decode[[]pet](other.get("/pets?id=" + owner.ids["petId"] + "&id=" + other.ids["petId"]).want(200))
+	need.Same(t, 1, len(both), "pets of a batch with a pet of another account")
+	need.Same(t, other.ids["petId"], strconv.FormatInt(both[0].ID, 10), "the pet of the batch")
+	summary := string(other.get("/store/inventory/summary").want(200).body)
+	need.Same(t, `{"available":2,"pending":0,"sold":0}`, summary, "the summary of an account with two pets")
 }
 
-// TestIdempotencyKeysOfOtherAccounts checks that the same Idempotency-Key of two
+// checkIdempotencyKeys checks that the same Idempotency-Key of two
 // accounts names two requests.
-func TestIdempotencyKeysOfOtherAccounts(t *testing.T) {
-	t.Parallel()
-	eachPair(t, func(t *testing.T, owner, other tenant) {
-		t.Helper()
-		for _, test := range []struct {
-			target    string
-			one, same object
-		}{
-			{"/categories", object{"name": "Reptiles"}, object{"name": "Amphibians"}},
-			{"/messages", object{"message": "one"}, object{"message": "one"}},
-			{"/store/orders", object{"petId": number(owner.ids, "petId")}, object{"petId": number(other.ids, "petId")}},
-		} {
-			first := owner.do("POST", test.target, test.one, "Idempotency-Key", "same"+test.target)
-			second := other.do("POST", test.target, test.same, "Idempotency-Key", "same"+test.target)
-			if first.status >= 300 || second.status != first.status || second.header.Get("Location") == first.header.Get("Location") {
-				t.Errorf("POST %s of two accounts with the same Idempotency-Key: %d %s, %d %s", test.target, first.status, first.body, second.status, second.body)
-			}
-			for _, replay := range []struct{ made, again *response }{
-				{first, owner.do("POST", test.target, test.one, "Idempotency-Key", "same"+test.target)},
-				{second, other.do("POST", test.target, test.same, "Idempotency-Key", "same"+test.target)},
-			} {
-				need.Same(t, string(replay.made.body), string(replay.again.body),
-					"a retry of %s (want: first, got: retry)", replay.made.what)
-			}
+func checkIdempotencyKeys(t *testing.T, owner, other tenant) {
+	t.Helper()
+	for _, test := range []struct {
+		target    string
+		one, same object
+	}{
+		{"/categories", object{"name": "Reptiles"}, object{"name": "Amphibians"}},
+		{"/messages", object{"message": "one"}, object{"message": "one"}},
+		{"/store/orders", object{"petId": number(owner.ids, "petId")}, object{"petId": number(other.ids, "petId")}},
+	} {
+		first := owner.do("POST", test.target, test.one, "Idempotency-Key", "same"+test.target)
+		second := other.do("POST", test.target, test.same, "Idempotency-Key", "same"+test.target)
+		if first.status >= 300 || second.status != first.status || second.header.Get("Location") == first.header.Get("Location") {
+			t.Errorf("POST %s of two accounts with the same Idempotency-Key: %d %s, %d %s", test.target, first.status, first.body, second.status, second.body)
 		}
-	})
+		for _, replay := range []struct{ made, again *response }{
+			{first, owner.do("POST", test.target, test.one, "Idempotency-Key", "same"+test.target)},
+			{second, other.do("POST", test.target, test.same, "Idempotency-Key", "same"+test.target)},
+		} {
+			need.Same(t, string(replay.made.body), string(replay.again.body),
+				"a retry of %s (want: first, got: retry)", replay.made.what)
+		}
+	}
 }
 
 // sampleTenants creates accounts whose stores have the same ids: the sample data with
@@ -443,11 +433,10 @@ func TestSameIDsInTwoAccounts(t *testing.T) {
 			continue
 		}
 		for id := range ids {
-			target := strings.Replace(o.path, kind, strconv.Itoa(id+1), 1)
-			resp := other.do(o.method, target, o.body)
-			if diff := cmp.Diff(before, one.rowsOf(one.account)); diff != "" {
-				t.Fatalf("%s changed rows of another account (-before +after):\n%s", resp.what, diff)
-			}
+			other.do(o.method, strings.Replace(o.path, kind, strconv.Itoa(id+1), 1), o.body)
+		}
+		if diff := cmp.Diff(before, one.rowsOf(one.account)); diff != "" {
+			t.Fatalf("%s %s changed rows of another account (-before +after):\n%s", o.method, o.path, diff)
 		}
 	}
 	after := other.rowsOf(other.account)
