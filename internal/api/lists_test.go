@@ -80,11 +80,8 @@ func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 	p.t.Helper()
 	const counted = 3
 	limits := []int{1, counted, 50}
-	if len(want) > 20 {
+	if len(want) > 5 {
 		limits = limits[1:]
-	}
-	if len(want) > 200 {
-		limits = []int{50, 200}
 	}
 	for _, limit := range limits {
 		requested := url.Values{"limit": {fmt.Sprint(limit)}}
@@ -194,7 +191,7 @@ func hasPrefix(filter []string, name string) bool {
 func TestListPets(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	s := p.fill(61)
+	s := p.fill(31)
 	dogs, cats := fmt.Sprint(s.categories[0].ID), fmt.Sprint(s.categories[1].ID)
 	batch := []string{"1", "4", "5", "40", "37", "43", "46", "61", "100", "103", "9999", "9223372036854775807", "4"}
 	for _, filter := range []url.Values{
@@ -217,7 +214,7 @@ func TestListPets(t *testing.T) {
 		{"name": {"\U0010FFFF"}},
 		{"name": {"nobody"}},
 		{"name": {"m"}, "status": {"available"}},
-		{"name": {"b"}, "categoryId": {dogs}},
+		{"name": {"r"}, "categoryId": {dogs}},
 		{"name": {"r"}, "categoryId": {cats}, "status": {"pending", "available"}},
 		{"id": batch},
 		{"id": {"9999"}},
@@ -236,8 +233,8 @@ func TestListPets(t *testing.T) {
 func TestListCategories(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	s := p.fill(61)
-	for _, filter := range []url.Values{{}, {"name": {"rex"}}, {"name": {"REX "}}, {"name": {"z"}}, {"name": {"zoë 1"}}, {"name": {"1_"}}, {"name": {"nobody"}}} {
+	s := p.fill(31)
+	for _, filter := range []url.Values{{}, {"name": {"rex"}}, {"name": {"REX "}}, {"name": {"z"}}, {"name": {"zoë 2"}}, {"name": {"1_"}}, {"name": {"nobody"}}} {
 		orders := sorts(filter, func(c category) string { return c.Name }, func(c category) int64 { return c.ID })
 		walkSorted(p, "/categories", filter, orders, selected(s.categories, func(c category) bool { return hasPrefix(filter["name"], c.Name) }))
 	}
@@ -246,7 +243,7 @@ func TestListCategories(t *testing.T) {
 func TestListOrders(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	s := p.fill(61)
+	s := p.fill(31)
 	at := func(text string) time.Time {
 		parsed := need.Value(time.Parse(time.RFC3339Nano, text))(t)
 		return parsed
@@ -288,7 +285,7 @@ func TestListOrders(t *testing.T) {
 func TestListInventory(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	s := p.fill(61)
+	s := p.fill(31)
 	for _, filter := range []url.Values{
 		{},
 		{"status": {"sold"}},
@@ -449,7 +446,7 @@ func TestCursorIsBound(t *testing.T) {
 func TestWalkAmongWriters(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	const stays, writers, atATime = 24, 3, 5
+	const stays, writers, atATime = 15, 3, 5
 	name := func(i int, what string) string { return string(rune('a'+i*11%3)) + " " + what }
 	shipping := func(i int) time.Time { return time.Date(2027, 1, 1+i%7, 0, 0, 0, 0, time.UTC) }
 	home := p.newCategory("home")
