@@ -10,8 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	stores "petstore/internal/account"
+	"github.com/getkin/kin-openapi/openapi3"
 
+	stores "petstore/internal/account"
 	"petstore/internal/tools/need"
 )
 
@@ -176,6 +177,11 @@ type conditionalRequest struct {
 	success       int
 }
 
+func (o conditionalRequest) method() string {
+	method, _, _ := strings.Cut(o.route, " ")
+	return method
+}
+
 // everyOperation creates resources and returns one valid request for each operation
 // except the health checks.
 func (p *petstore) everyOperation() []conditionalRequest {
@@ -288,9 +294,8 @@ func TestPreconditionsOfEveryOperation(t *testing.T) {
 	} {
 		before := p.rows()
 		for _, o := range operations {
-			method, _, _ := strings.Cut(o.route, " ")
-			want, methods := test.write, []string{method}
-			if method == "GET" {
+			want, methods := test.write, []string{o.method()}
+			if o.method() == "GET" {
 				want, methods = test.read, []string{"GET", "HEAD"}
 			}
 			for _, method := range methods {
@@ -344,44 +349,29 @@ func (p *petstore) withHeader(name string, values []string, method, target strin
 	return p.sent(request, body)
 }
 
-// conditionalWrite is a write that changes an existing resource.
-type conditionalWrite struct {
-	method, target string
-	body           any
-	success        int
-}
-
-// conditionalWrites creates a resource for each operation that takes If-Match.
-func (p *petstore) conditionalWrites() []conditionalWrite {
-	p.t.Helper()
-	s, unordered := p.stage(on("available", 5, 1, 2)), p.stage(on("sold", 0))
-	category := func() string { return categoryPath(p.newCategory(rand.Text())) }
-	return []conditionalWrite{
-		{"PUT", unordered.inventoryPath(), object{"quantity": 50}, 200},
-		{"PATCH", s.petPath(), object{"name": rand.Text()}, 200},
-		{"DELETE", unordered.petPath(), nil, 204},
-		{"PATCH", category(), object{"name": rand.Text()}, 200},
-		{"DELETE", category(), nil, 204},
-		{"PATCH", s.orderPath(0), object{"complete": true}, 200},
-		{"DELETE", s.orderPath(1), nil, 204},
-	}
+// takesIfMatch reports whether an operation changes a resource that has an entity tag.
+func takesIfMatch(operation *openapi3.Operation) bool {
+	return operation.Parameters.GetByInAndName("header", "If-Match") != nil
 }
 
 // TestIfMatch: a write happens only if its resource has a tag of If-Match.
 func TestIfMatch(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	writes := p.conditionalWrites()
+	writes := selected(p.everyOperation(), func(one conditionalRequest) bool {
+		method, path, _ := strings.Cut(one.route, " ")
+		return takesIfMatch(theContract().document.Paths.Value(path).GetOperation(method))
+	})
 	before := p.rows()
 	for _, write := range writes {
 		for _, field := range []string{otherTag, "W/" + p.get(write.target).want(200).etag()} {
-			p.do(write.method, write.target, write.body, "If-Match", field).wantError(412, "precondition_failed")
+			p.do(write.method(), write.target, write.body, "If-Match", field).wantError(412, "precondition_failed")
 		}
 	}
 	p.wantRows(before)
 	for _, write := range writes {
 		tag := p.get(write.target).want(200).etag()
-		resp := p.do(write.method, write.target, write.body, "If-Match", otherTag+", "+tag).want(write.success)
+		resp := p.do(write.method(), write.target, write.body, "If-Match", otherTag+", "+tag).want(write.success)
 		if write.success == 204 {
 			p.get(write.target).want(404) // it was deleted
 			continue
@@ -390,7 +380,7 @@ func TestIfMatch(t *testing.T) {
 		if resp.etag() == tag {
 			t.Errorf("%s changed nothing: %s", resp.what, resp.body)
 		}
-		p.do(write.method, write.target, write.body, "If-Match", tag).wantError(412, "precondition_failed")
+		p.do(write.method(), write.target, write.body, "If-Match", tag).wantError(412, "precondition_failed")
 	}
 }
 
@@ -429,10 +419,14 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 		}
 		p.wantRows(before)
 	}
-	for _, field := range []string{"*", otherTag, "x"} {
-		for _, write := range p.conditionalWrites() {
-			code := p.get(filled(regexp.MustCompile(`\d+$`).ReplaceAllString(write.target, "{id}"), "9999")).error().Code
-			p.do(write.method, regexp.MustCompile(`\d+$`).ReplaceAllString(write.target, "9999"), write.body, "If-Match", field).wantError(404, code)
+	for _, o := range operations() {
+		if !takesIfMatch(o.described) {
+			continue
+		}
+		absent := withIDs(t, o.path, absentIDs)
+		code := p.get(absent).error().Code
+		for _, field := range []string{"*", otherTag, "x"} {
+			p.do(o.method, absent, o.body, "If-Match", field).wantError(404, code)
 		}
 	}
 	p.do("GET", ownFaults, nil, "If-Match", "x").wantError(409, "not_a_sandbox")

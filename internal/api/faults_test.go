@@ -58,22 +58,8 @@ func eachOperation(t *testing.T, test func(t *testing.T, o operation)) {
 	}
 }
 
-// isAdmin reports whether the operations on a path need the scope admin.
-func isAdmin(path string) bool {
-	return strings.HasPrefix(path, "/account/api-keys") || strings.HasPrefix(path, "/sandboxes") || strings.HasPrefix(path, "/samples") || strings.HasPrefix(path, "/webhooks")
-}
-
 // scope is the scope that the operation needs.
-func (o operation) scope() auth.Scope {
-	switch {
-	case isAdmin(o.path):
-		return auth.Admin
-	case o.method != "GET":
-		return auth.Write
-	default:
-		return auth.Read
-	}
-}
+func (o operation) scope() auth.Scope { return routeOf(o.method, o.path, o.described).Scope }
 
 // ask sends the operation's request.
 func (p *petstore) ask(o operation, header ...string) *response {
