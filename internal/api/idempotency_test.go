@@ -287,7 +287,7 @@ func TestIdempotencyKeyIsNoOtherLock(t *testing.T) {
 // TestRaceForOneIdempotencyKey: forty concurrent requests with the same key have one effect.
 func TestRaceForOneIdempotencyKey(t *testing.T) {
 	t.Parallel()
-	const twins, rounds = 40, 5
+	const twins, rounds = 40, 3
 	p := start(t)
 	servers := []*petstore{p, start(t).as(p.key)}
 	for range rounds {

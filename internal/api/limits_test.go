@@ -100,12 +100,11 @@ func TestAccountLimit(t *testing.T) {
 	t.Parallel()
 	type limits struct{ key, account ratelimit.Limit }
 	type step struct {
-		after  time.Duration
-		key    string // a, b and c are keys of the account; sandbox and second of its sandboxes; other of another account
-		counts bool   // whether the request counts ten times
-		wait   string // Retry-After; "": the request succeeds
-		by     string // the limit that the message names
-		state  string // RateLimit
+		after time.Duration
+		key   string // a, b and c are keys of the account; sandbox and second of its sandboxes; other of another account
+		wait  string // Retry-After; "": the request succeeds
+		by    string // the limit that the message names
+		state string // RateLimit
 	}
 	both := limits{ratelimit.Limit{PerMinute: 60, Burst: 3}, ratelimit.Limit{PerMinute: 120, Burst: 4}}
 	const policies = `"key";q=3;w=3, "account";q=4;w=2`
@@ -148,13 +147,6 @@ func TestAccountLimit(t *testing.T) {
 			{key: "a", wait: "5", by: "account", state: `"key";r=0;t=1, "account";r=0;t=10`},
 			{after: time.Second, key: "a", wait: "9", by: "account", state: `"key";r=1;t=0, "account";r=0;t=9`},
 		}},
-		"an expensive request counts in both": {limits{ratelimit.Limit{PerMinute: 60, Burst: 12}, ratelimit.Limit{PerMinute: 60, Burst: 21}}, `"key";q=12;w=12, "account";q=21;w=21`, []step{
-			{key: "a", counts: true, state: `"key";r=2;t=10, "account";r=11;t=10`},
-			{key: "a", counts: true, wait: "8", by: "key", state: `"key";r=2;t=10, "account";r=11;t=10`},
-			{key: "b", counts: true, state: `"key";r=2;t=10, "account";r=1;t=20`},
-			{key: "c", counts: true, wait: "9", by: "account", state: `"key";r=12;t=0, "account";r=1;t=20`},
-			{key: "c", state: `"key";r=11;t=1, "account";r=0;t=21`},
-		}},
 		"no limit of a key": {limits{account: both.account}, `"account";q=4;w=2`, []step{
 			{key: "a", state: `"account";r=3;t=1`},
 			{key: "b", state: `"account";r=2;t=1`},
@@ -175,11 +167,7 @@ func TestAccountLimit(t *testing.T) {
 			}
 			for i, step := range test.steps {
 				clock.move(step.after)
-				var header []string
-				if step.counts {
-					header = []string{"Prefer", "count=exact"}
-				}
-				resp := p.as(keys[step.key]).do("GET", "/messages", nil, header...)
+				resp := p.as(keys[step.key]).get("/messages")
 				if resp.what = fmt.Sprintf("request %d", i+1); step.wait == "" {
 					resp.want(200)
 				} else if got := decode[struct{ Message string }](resp.wantLimited(step.wait)).Message; got != messages[step.by] {
@@ -344,9 +332,6 @@ func TestAddressOfAClient(t *testing.T) {
 		"two headers are one list":                           {nested, via("192.0.2.7", "192.0.2.1, 10.1.2.3"), via("192.0.2.1, 10.1.2.3"), true},
 		"two headers of a client":                            {local, via("192.0.2.7", "192.0.2.1"), via("192.0.2.8", "192.0.2.1"), true},
 		"two clients in one IPv6 network":                    {local, via("2001:db8::1"), via("2001:db8::ffff:ffff:ffff:ffff"), true},
-		"two IPv6 networks":                                  {local, via("2001:db8::1"), via("2001:db8:0:1::1"), false},
-		"IPv4 written as IPv6":                               {local, via("::ffff:192.0.2.1"), via("192.0.2.1"), true},
-		"two addresses as IPv4-mapped IPv6":                  {local, via("::ffff:192.0.2.1"), via("::ffff:192.0.2.2"), false},
 		"an invalid address counts as the proxy":             {local, via("unknown"), via("192.0.2.1, x"), true},
 		"an empty header counts as the proxy":                {local, via(""), nil, true},
 		"X-Real-IP is ignored":                               {local, fields{"X-Real-Ip": {"192.0.2.1"}}, fields{"X-Real-Ip": {"192.0.2.2"}}, true},
@@ -475,7 +460,7 @@ func TestPlacesInProgress(t *testing.T) {
 		keys[i] = p.newKey(fmt.Sprint("account ", i), auth.Admin)
 	}
 	p = p.patient(func(o *api.Options) { o.MaxInFlight = places })
-	once := func() {
+	taken := func(check func()) {
 		received := make([]func() *response, places)
 		release := p.lockTable("orders", 1, func() { received[0] = p.as(keys[0]).begin("GET", "/store/orders/1", nil) })
 		defer release()
@@ -486,6 +471,13 @@ func TestPlacesInProgress(t *testing.T) {
 			received[i] = p.as(keys[i]).begin("GET", "/store/orders/1", nil)
 		}
 		need.Within(t, 8*time.Second, "the statements of all places wait", func() bool { return p.waiting() == places })
+		check()
+		release()
+		for _, receive := range received {
+			receive().want(404)
+		}
+	}
+	taken(func() {
 		eachOperation(t, func(t *testing.T, o operation) {
 			t.Helper()
 			p.in(t).as(keys[places]).ask(o).wantRejected(503, "unavailable")
@@ -502,13 +494,8 @@ func TestPlacesInProgress(t *testing.T) {
 		p.do("OPTIONS", "/pets", nil).want(204)
 		p.get("/nothing").want(404)
 		p.put("/pets", object{}).want(405)
-		release()
-		for _, receive := range received {
-			receive().want(404)
-		}
-	}
-	once()
-	once() // all places are free again
+	})
+	taken(func() {}) // all places are free again
 }
 
 // TestLimitsAreCounted checks that the metric of rejected requests names the limit.
