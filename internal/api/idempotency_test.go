@@ -338,49 +338,23 @@ func TestIdempotencyKeyExpires(t *testing.T) {
 	need.Same(t, 1, p.count("idempotency_keys"), "stored responses")
 }
 
-// expire inserts expired stored responses.
-func (p *petstore) expire(responses int) {
-	p.t.Helper()
-	p.exec(`
-		INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
-		SELECT $3, $1, 'old-' || n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'
-		FROM generate_series(1, $2) AS n`, p.keyID(), responses, p.accountID())
-}
-
-// sweepKeys deletes the stored responses that have expired.
-func (p *petstore) sweepKeys() {
-	p.t.Helper()
-	if err := upkeep.SweepIdempotencyKeys(p.t.Context(), p.pool); err != nil {
-		p.t.Error(err)
-	}
-}
-
+// TestSweepOfExpiredKeys: one process at a time deletes the stored responses that have expired. Package upkeep
+// tests the batches.
 func TestSweepOfExpiredKeys(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
 	fresh := p.under("x", "/messages", object{"message": "hello"}).wantFresh(202)
-
-	t.Run("in batches", func(t *testing.T) {
-		p.expire(25)
-		for _, want := range []int{10, 10, 5, 0} {
-			swept, err := db.New(p.db).IdempotencyKeySweep(t.Context(), db.IdempotencyKeySweepParams{BatchSize: 10})
-			if err != nil || len(swept) != want {
-				t.Errorf("%d were deleted, want %d: %v", len(swept), want, err)
-			}
-		}
-	})
-	t.Run("by one process at a time", func(t *testing.T) {
-		p.expire(25)
-		tx := pgtest.Begin(t, p.db)
-		if locked, err := db.New(tx).IdempotencyKeysTryLockSweep(t.Context()); err != nil || !locked {
-			t.Errorf("locked the sweep: %t, %v", locked, err)
-		}
-		p.sweepKeys()
-		need.Same(t, 26, p.count("idempotency_keys"), "stored responses that are left while another process sweeps")
-		pgtest.Rollback(t, tx)
-		p.sweepKeys()
-		need.Same(t, 1, p.count("idempotency_keys"), "stored responses that are left")
-	})
+	p.exec(`
+		INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
+		SELECT $1, $2, 'old-' || n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'
+		FROM generate_series(1, 25) AS n`, p.accountID(), p.keyID())
+	tx := pgtest.Begin(t, p.db)
+	locked := need.Value(db.New(tx).IdempotencyKeysTryLockSweep(t.Context()))(t)
+	need.Same(t, true, locked, "whether the sweep is locked")
+	need.OK(t, upkeep.SweepIdempotencyKeys(t.Context(), p.pool))
+	need.Same(t, 26, p.count("idempotency_keys"), "stored responses that are left while another process sweeps")
+	pgtest.Rollback(t, tx)
+	need.OK(t, upkeep.SweepIdempotencyKeys(t.Context(), p.pool))
 	need.Same(t, 1, p.count("idempotency_keys"), "stored responses that are left")
 	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
 }

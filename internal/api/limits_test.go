@@ -543,7 +543,7 @@ func family(t *testing.T) (all []*petstore, another string) {
 
 // TestSandboxesShareLimits checks that an account and its sandboxes together get the share of one
 // account, and that another account still gets its own. Requests with an incomplete body hold no place
-// in progress. TestAccountLimit checks the rate, and TestSlowReaders the pages being sent.
+// in progress. TestAccountLimit checks the rate, TestExpensiveRequests the counts, and TestSlowReaders the pages being sent.
 func TestSandboxesShareLimits(t *testing.T) {
 	t.Parallel()
 	tooMany := func(resp *response) { resp.wantRejected(429, "too_many_concurrent_requests") }
@@ -607,29 +607,6 @@ func TestSandboxesShareLimits(t *testing.T) {
 		release()
 		first().want(202)
 		second().want(202)
-	})
-
-	t.Run("expensive requests", func(t *testing.T) {
-		t.Parallel()
-		all, another := family(t)
-		p := all[0].patient()
-		var summary func() *response
-		release := p.lockTable("pets", 1, func() { summary = p.as(all[1].key).begin("GET", "/store/inventory/summary", nil) })
-		defer release()
-		atOnce(t, 2*len(all), func(i int) error {
-			target := "/store/inventory/summary"
-			if i >= len(all) {
-				target = "/categories"
-			}
-			resp, err := p.as(all[i%len(all)].key).try("GET", target, nil, "Prefer", "count=exact")
-			if err == nil && resp.status != 429 {
-				err = fmt.Errorf("%s: %d: %s", target, resp.status, resp.body)
-			}
-			return err
-		})
-		p.as(another).do("GET", "/categories", nil, "Prefer", "count=exact").want(200)
-		release()
-		summary().want(200)
 	})
 }
 
@@ -798,7 +775,8 @@ var listsInVain = []string{
 }
 
 // TestExpensiveRequests checks that exact counts, the summary, the creation and reset
-// of a sandbox and a new sample cost ten requests each. An account can run one count or summary at a time.
+// of a sandbox and a new sample cost ten requests each. An account and its sandboxes together can run one count
+// or summary at a time.
 func TestExpensiveRequests(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
@@ -835,6 +813,7 @@ func TestExpensiveRequests(t *testing.T) {
 	limited.del(one.path()).want(204).wantLimit(policy, `"key";r=11;t=1`)
 
 	p = p.patient()
+	inside, second := p.inSandbox(stores.SampleEmpty).key, p.inSandbox(stores.SampleEmpty).key
 	another := p.newKey("another", auth.Read)
 	third := p.newKey("third", auth.Read)
 	var summaries []func() *response
@@ -842,11 +821,13 @@ func TestExpensiveRequests(t *testing.T) {
 		summaries = append(summaries, p.as(key).begin("GET", "/store/inventory/summary", nil))
 	}
 	release := p.lockTable("pets", 2, func() {
-		summary(p.key)
+		summary(inside)
 		summary(another)
 	})
 	defer release()
-	p.do("GET", "/messages", nil, "Prefer", "count=exact").wantRejected(429, "too_many_concurrent_requests")
+	for _, key := range []string{inside, second, p.key} {
+		p.as(key).do("GET", "/messages", nil, "Prefer", "count=exact").wantRejected(429, "too_many_concurrent_requests")
+	}
 	for _, target := range listsInVain {
 		p.get(target).wantRejected(429, "too_many_concurrent_requests")
 	}
