@@ -301,15 +301,19 @@ func routeOf(method, path string, operation *openapi3.Operation) gate.Route {
 		prefer = parameter.Description
 	}
 	body := operation.RequestBody
+	returns := func(mediaType string) bool {
+		ok := operation.Responses.Status(http.StatusOK)
+		return ok != nil && ok.Value.Content.Get(mediaType) != nil
+	}
 	for attribute, has := range map[gate.Attributes]bool{
 		gate.Body:         body != nil,
 		gate.OptionalBody: body != nil && !body.Value.Required,
 		gate.Counted:      strings.Contains(prefer, "count=exact"),
 		gate.Expensive:    costInText.MatchString(operation.Description),
 		gate.Waits:        strings.Contains(prefer, "`wait`"),
-		gate.Streams:      operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("text/event-stream") != nil,
-		gate.Archives:     operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("application/har+json") != nil,
-		gate.Markdown:     operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("text/markdown") != nil,
+		gate.Streams:      returns("text/event-stream"),
+		gate.Archives:     returns("application/har+json"),
+		gate.Markdown:     returns("text/markdown"),
 		gate.NoFaults:     strings.HasPrefix(path, sandboxesPath) || strings.HasPrefix(path, samplesPath), // as FaultRuleInput says
 		gate.Probe:        path == "/livez" || path == "/readyz",
 		gate.NoRecord:     strings.HasPrefix(path, recordPath) || path == reportPath,

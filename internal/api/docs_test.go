@@ -201,21 +201,25 @@ func errorsInSource(t *testing.T) []string {
 func TestQuickstart(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	script := "set -eu -o pipefail\n" + docstest.Programs(t, "../docs/pages/quickstart.md")["sh"]
-	command := exec.CommandContext(t.Context(), "bash", "-c", script)
-	command.Env = append(os.Environ(), "PETSTORE_URL="+p.url, "PETSTORE_API_KEY="+p.key)
-	output, err := command.CombinedOutput()
-	wantOutput(t, string(output), err, `"message":"Hello, Petstore!","status":"queued"`, `"name":"Igor"`,
+	commands := "exec 2>&1\n" + docstest.Programs(t, "../docs/pages/quickstart.md")["sh"] // one of them shows its output on stderr
+	p.runProgram(t, nil, "sh", commands, `"message":"Hello, Petstore!","status":"queued"`, `"name":"Igor"`,
 		`"quantity":3,"status":"available"`, `"quantity":2,"complete":false`)
 }
 
-// wantOutput fails the test unless a program succeeded, and its output contains all texts.
-func wantOutput(t *testing.T, output string, err error, wants ...string) {
+// runProgram runs a program of a page in its language. It fails the test unless the program succeeds, and its
+// output contains all texts. A shell ends at the first error.
+func (p *petstore) runProgram(t *testing.T, in map[string]*interpreter, language, source string, wants ...string) (output string) {
 	t.Helper()
+	lang := map[string]string{"sh": "cURL", "javascript": "JavaScript", "python": "Python"}[language]
+	if language == "sh" {
+		source = "set -eu -o pipefail\n" + source
+	}
+	output, err := sample{Lang: lang, Source: source}.run(t, in, p.url, p.key)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	need.Contains(t, "the output", output, wants...)
+	return output
 }
 
 // pagesOfOtherTests are the pages whose programs other tests run.
@@ -276,16 +280,10 @@ func TestGuides(t *testing.T) {
 							{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1},
 						}}).want(200)
 					}
-					lang := map[string]string{"sh": "cURL", "javascript": "JavaScript", "python": "Python"}[language]
-					program := source
-					if lang == "cURL" {
-						program = "set -eu -o pipefail\n" + source
-					}
-					output, err := sample{Lang: lang, Source: program}.run(t, in, server, box.Key.Secret)
-					wantOutput(t, output, err, programs[language]...)
+					p.as(box.Key.Secret).at(server).runProgram(t, in, language, source, programs[language]...)
 					switch guide {
 					case "lists":
-						if lang == "cURL" {
+						if language == "sh" {
 							p.as(box.Key.Secret).record(3) // two pages and a count
 						}
 					case "report": // the server writes the record beside the requests
@@ -342,19 +340,12 @@ func TestSandboxesPage(t *testing.T) {
 	needSampleTools(t)
 	p := start(t)
 	sources := docstest.Programs(t, "../docs/pages/sandboxes.md")
-	for lang, wants := range map[string][]string{
-		"cURL":       {"created sbx_", `"petId":1,"quantity":2`, `"quantity":98`, "reset 204", `"quantity":100`, "replayed true", `"quantity":97`, `"id":1001`, "deleted 204"},
-		"JavaScript": {"# pass 3", "# fail 0"},
-		"Python":     {""},
+	for language, wants := range map[string][]string{
+		"sh":         {"created sbx_", `"petId":1,"quantity":2`, `"quantity":98`, "reset 204", `"quantity":100`, "replayed true", `"quantity":97`, `"id":1001`, "deleted 204"},
+		"javascript": {"# pass 3", "# fail 0"},
+		"python":     {""},
 	} {
-		t.Run(lang, func(t *testing.T) {
-			source := sources[strings.ToLower(lang)]
-			if lang == "cURL" {
-				source = "set -eu -o pipefail\n" + sources["sh"]
-			}
-			output, err := sample{Lang: lang, Source: source}.run(t, nil, p.url, p.key)
-			wantOutput(t, output, err, wants...)
-		})
+		t.Run(language, func(t *testing.T) { p.runProgram(t, nil, language, sources[language], wants...) })
 	}
 	for _, operation := range []struct{ method, path string }{{"POST", "/sandboxes"}, {"DELETE", "/sandboxes/{sandboxId}"}} {
 		need.Within(t, 5*time.Second, "all samples have succeeded", func() bool { return p.succeeded(operation.method, operation.path) == len(sampleTools)+1 }) // a fork
@@ -372,8 +363,7 @@ func TestEventsPage(t *testing.T) {
 	t.Run("cURL", func(t *testing.T) {
 		t.Parallel()
 		p := startAlone(t)
-		output, err := sample{Lang: "cURL", Source: "set -eu -o pipefail\n" + sources["sh"]}.run(t, nil, p.url, p.key)
-		wantOutput(t, output, err, "the feed ends with "+p.eventID(0, 0)+"\n")
+		output := p.runProgram(t, nil, "sh", sources["sh"], "the feed ends with "+p.eventID(0, 0)+"\n")
 		need.Same(t, 2, strings.Count(output, `"sequence":1,"type":"category.created"`), "first events in %s", output)
 	})
 	for _, follower := range []struct{ name, program, prefix, ready, want string }{
