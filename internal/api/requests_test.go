@@ -10,7 +10,6 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/auth"
@@ -41,76 +40,37 @@ func padded(name string, size int) []byte {
 	return append(body, bytes.Repeat([]byte(" "), size-len(body))...)
 }
 
-// TestInvalidJSON: a body that is not valid JSON has no effect. FuzzParseObject has more bodies, and
-// TestHostileBodies sends some to each operation.
+// TestInvalidJSON: no operation takes a body that is not valid JSON, and none has an effect. FuzzParseObject has more bodies.
 func TestInvalidJSON(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	for what, body := range map[string]string{
-		"nothing":                     "",
-		"unterminated object":         `{"name":"x"`,
-		"trailing text":               `{"name":"x"} x`,
-		"trailing bracket":            `{"name":"x"}}`,
-		"trailing NUL":                "{\"name\":\"x\"}\x00",
-		"duplicate by escape":         `{"name":"x","n\u0061me":"y"}`,
-		"duplicate, long":             `{"` + strings.Repeat("x", 5000) + `":1,"` + strings.Repeat("x", 5000) + `":1}`,
-		"duplicate in an object":      `{"name":"x","description":{"a":1,"a":2}}`,
-		"duplicate in an array":       `{"name":"x","description":[{"a":1,"a":2}]}`,
-		"UTF-16":                      "\xFF\xFE{\x00}\x00",
-		"invalid UTF-8 in a name":     "{\"\xFF\":1}",
-		"lone low surrogate":          `{"name":"\udc00"}`,
-		"surrogates swapped":          `{"name":"\ude00\ud83d"}`,
-		"lone surrogate in an object": `{"name":"x","description":["\ud800"]}`,
-		"a comment":                   `{"name":"x"/* */}`,
-		"depth 33 in an object":       strings.Repeat(`{"x":`, 32) + "{}" + strings.Repeat("}", 32),
-		"depth 10,000":                nested(10_000),
-		"unbounded depth":             strings.Repeat("[", maxBodyBytes),
-		"a form":                      "name=x",
-	} {
-		t.Run(what, func(t *testing.T) {
-			p.in(t).post("/categories", body).wantError(400, "invalid_json")
-			p.in(t).post("/messages", body).wantError(400, "invalid_json")
-		})
-	}
-	need.Same(t, "The body is empty. Send a JSON object.", p.post("/categories", "").error().Message,
-		"the message for an empty body")
-	need.Same(t, "[]", string(p.get("/categories").want(200).body), "categories that were created all the same")
-}
-
-// TestHostileBodies sends malformed bodies to every operation that takes a body.
-func TestHostileBodies(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	for _, o := range operations() {
 		if o.described.RequestBody == nil {
 			continue
 		}
-		for what, test := range map[string]struct {
-			body   string
-			status int
-			code   string
-		}{
-			"two values":           {`{} {}`, 400, "invalid_json"},
-			"white space only":     {" \n", 400, "invalid_json"},
-			"duplicate fields":     {`{"name":"x","name":"x"}`, 400, "invalid_json"},
-			"byte order mark":      {"\xEF\xBB\xBF{}", 400, "invalid_json"},
-			"invalid UTF-8":        {"{\"name\":\"\xFF\"}", 400, "invalid_json"},
-			"lone surrogate":       {`{"name":"\uD800"}`, 400, "invalid_json"},
-			"depth 33":             {nested(33), 400, "invalid_json"},
-			"null":                 {`null`, 400, "validation_failed"},
-			"an array of a number": {`[1]`, 400, "validation_failed"},
-			"unknown field":        {`{"colour":1}`, 400, "validation_failed"},
-			"wrong case":           {`{"NAME":"x","PetID":1,"MESSAGE":"x"}`, 400, "validation_failed"},
-			"escaped NUL":          {`{"name":"a\u0000b","shipDate":"\u0000","message":"\u0000"}`, 400, "validation_failed"},
-			"1.0 for an integer":   {`{"categoryId":1.0,"petId":1.0,"quantity":1.0}`, 400, "validation_failed"},
-			"2^63":                 {`{"categoryId":9223372036854775808,"petId":9223372036854775808,"quantity":9223372036854775808}`, 400, "validation_failed"},
-			"1 MiB and a byte":     {string(padded("x", maxBodyBytes+1)), 413, "body_too_large"},
+		for what, body := range map[string]string{
+			"white space only":            " \n",
+			"two values":                  `{} {}`,
+			"trailing NUL":                "{}\x00",
+			"duplicate fields":            `{"name":"x","name":"x"}`,
+			"duplicate by escape":         `{"name":"x","n\u0061me":"y"}`,
+			"byte order mark":             "\xEF\xBB\xBF{}",
+			"invalid UTF-8":               "{\"name\":\"\xFF\"}",
+			"lone surrogate":              `{"name":"\uD800"}`,
+			"surrogates swapped":          `{"name":"\ude00\ud83d"}`,
+			"lone surrogate in an object": `{"name":"x","description":["\udc00"]}`,
+			"depth 33":                    nested(33),
+			"unbounded depth":             strings.Repeat("[", maxBodyBytes),
 		} {
 			t.Run(o.method+" "+o.path+" "+what, func(t *testing.T) {
-				p.in(t).do(o.method, filled(o.path, "1"), test.body).wantError(test.status, test.code)
+				p.in(t).do(o.method, filled(o.path, "1"), body).wantError(400, "invalid_json")
 			})
 		}
+		p.do(o.method, filled(o.path, "1"), "null").wantViolations("validation_failed", " wrong_type")
 	}
+	need.Same(t, "The body is empty. Send a JSON object.", p.post("/categories", "").wantError(400, "invalid_json").error().Message,
+		"the message for an empty body")
+	need.Same(t, "[]", string(p.get("/categories").want(200).body), "categories that were created all the same")
 }
 
 func TestDepth32IsRead(t *testing.T) {
@@ -137,86 +97,29 @@ func TestBodySize(t *testing.T) {
 	need.Same(t, 2, len(decode[[]category](p.get("/categories").want(200))), "categories")
 }
 
-// TestViolations: the response lists every violation of a body, with its place.
+// TestViolations: the response lists every violation of a body, with its place. TestFields has each field alone.
 func TestViolations(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	home := p.newCategory("home")
 	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 0))
-	oneCategory := fmt.Sprintf("/categories/%d", home)
-	tests := []struct {
+	for _, test := range []struct {
 		what, method, target string
 		body                 any
 		want                 []string
 	}{
-		{"null", "POST", "/pets", "null", []string{" wrong_type"}},
-		{"an array", "POST", "/pets", `[{"name":"x","categoryId":1}]`, []string{" wrong_type"}},
-
-		{"empty pet", "POST", "/pets", `{}`, []string{"/categoryId required", "/name required"}},
-		{"empty category", "POST", "/categories", `{}`, []string{"/name required"}},
-		{"empty message", "POST", "/messages", `{}`, []string{"/message required"}},
-
-		{"unknown field", "POST", "/categories", `{"name":"x","colour":1}`, []string{"/colour unknown_field"}},
 		{"unknown field with null", "POST", "/categories", `{"name":"x","colour":null}`, []string{"/colour unknown_field"}},
-		{"empty field name", "POST", "/categories", `{"name":"x","":1}`, []string{"/ unknown_field"}},
 		{"wrong case", "POST", "/pets", object{"Name": "x", "categoryid": home}, []string{"/Name unknown_field", "/categoryid unknown_field", "/name required", "/categoryId required"}},
 		{"wrong case next to the right one", "POST", "/categories", `{"name":"x","NAME":"y"}`, []string{"/NAME unknown_field"}},
 		{"escaped pointers", "POST", "/categories", `{"name":"x","a/b":1,"m~n":1,"~1":1,"a b\"":1,"é":1}`, []string{"/a~1b unknown_field", "/m~0n unknown_field", "/~01 unknown_field", `/a b" unknown_field`, "/é unknown_field"}},
 		{"a prototype", "POST", "/categories", `{"name":"x","__proto__":{"admin":true},"constructor":1}`, []string{"/__proto__ unknown_field", "/constructor unknown_field"}},
-
-		{"read-only id of a pet", "POST", "/pets", object{"name": "x", "categoryId": home, "id": 7}, []string{"/id read_only"}},
-		{"read-only id of a pet, again", "PATCH", onePet, `{"id":7}`, []string{"/id read_only"}},
-		{"read-only id of a category", "POST", "/categories", `{"name":"x","id":7}`, []string{"/id read_only"}},
-		{"read-only id of a category, again", "PATCH", oneCategory, `{"id":7}`, []string{"/id read_only"}},
-		{"read-only fields of a message", "POST", "/messages", `{"message":"x","id":"1","status":"queued","createdAt":"2026-01-01T00:00:00Z"}`, []string{"/id read_only", "/status read_only", "/createdAt read_only"}},
-
-		{"nulls of a new pet", "POST", "/pets", `{"name":null,"categoryId":null,"status":null}`, []string{"/name null_not_allowed", "/categoryId null_not_allowed", "/status null_not_allowed"}},
-		{"nulls of a patch", "PATCH", onePet, `{"name":null,"categoryId":null,"status":null}`, []string{"/name null_not_allowed", "/categoryId null_not_allowed", "/status null_not_allowed"}},
-		{"nulls of a new category", "POST", "/categories", `{"name":null,"description":null}`, []string{"/name null_not_allowed", "/description null_not_allowed"}},
-		{"null name of a category", "PATCH", oneCategory, `{"name":null,"description":null}`, []string{"/name null_not_allowed"}},
-		{"null message", "POST", "/messages", `{"message":null}`, []string{"/message null_not_allowed"}},
-
-		{"numbers for strings", "POST", "/pets", object{"name": 1, "categoryId": home, "status": 1}, []string{"/name wrong_type", "/status wrong_type"}},
-		{"objects and arrays for strings", "POST", "/categories", `{"name":{},"description":["x"]}`, []string{"/name wrong_type", "/description wrong_type"}},
-		{"boolean for a string", "POST", "/messages", `{"message":true}`, []string{"/message wrong_type"}},
-		{"string for an integer", "POST", "/pets", `{"name":"x","categoryId":"1"}`, []string{"/categoryId wrong_type"}},
-		{"boolean for an integer", "POST", "/pets", `{"name":"x","categoryId":true}`, []string{"/categoryId wrong_type"}},
-		{"1.0", "POST", "/pets", `{"name":"x","categoryId":1.0}`, []string{"/categoryId wrong_type"}},
-		{"1e3", "POST", "/pets", `{"name":"x","categoryId":1e3}`, []string{"/categoryId wrong_type"}},
-		{"1E0", "POST", "/pets", `{"name":"x","categoryId":1E0}`, []string{"/categoryId wrong_type"}},
-		{"1e400", "POST", "/pets", `{"name":"x","categoryId":1e400}`, []string{"/categoryId wrong_type"}},
-		{"-0", "POST", "/pets", `{"name":"x","categoryId":-0}`, []string{"/categoryId out_of_range"}},
-		{"0", "POST", "/pets", `{"name":"x","categoryId":0}`, []string{"/categoryId out_of_range"}},
-		{"-1", "PATCH", onePet, `{"categoryId":-1}`, []string{"/categoryId out_of_range"}},
-		{"2^63", "POST", "/pets", `{"name":"x","categoryId":9223372036854775808}`, []string{"/categoryId out_of_range"}},
-		{"2^64 + 1", "PATCH", onePet, `{"categoryId":18446744073709551617}`, []string{"/categoryId out_of_range"}},
-		{"a thousand digits", "POST", "/pets", `{"name":"x","categoryId":` + strings.Repeat("9", 1000) + `}`, []string{"/categoryId out_of_range"}},
-
-		{"unknown status", "POST", "/pets", object{"name": "x", "categoryId": home, "status": "lost"}, []string{"/status not_in_enum"}},
-		{"status in another case", "PATCH", onePet, `{"status":"Sold"}`, []string{"/status not_in_enum"}},
-		{"empty status", "PATCH", onePet, `{"status":""}`, []string{"/status not_in_enum"}},
-
-		{"empty name", "POST", "/categories", `{"name":""}`, []string{"/name too_short"}},
-		{"empty name of a pet", "PATCH", onePet, `{"name":""}`, []string{"/name too_short"}},
-		{"empty message", "POST", "/messages", `{"message":""}`, []string{"/message too_short"}},
-		{"name of 201", "POST", "/categories", object{"name": strings.Repeat("n", 201)}, []string{"/name too_long"}},
-		{"name of 201 emoji", "PATCH", onePet, object{"name": strings.Repeat("🐶", 201)}, []string{"/name too_long"}},
 		{"name of 201 code points in fewer characters", "PATCH", onePet, object{"name": strings.Repeat("e\u0301", 100) + "x"}, []string{"/name too_long"}},
-		{"description of 2,001", "POST", "/categories", object{"name": "x", "description": strings.Repeat("d", 2001)}, []string{"/description too_long"}},
-		{"description of 2,001 emoji", "PATCH", oneCategory, object{"description": strings.Repeat("🐶", 2001)}, []string{"/description too_long"}},
-		{"message of 4,001", "POST", "/messages", object{"message": strings.Repeat("🐶", 4001)}, []string{"/message too_long"}},
-		{"U+0000 in a name", "POST", "/categories", `{"name":"a\u0000b"}`, []string{"/name invalid_characters"}},
-		{"U+0000 in a description", "PATCH", oneCategory, `{"description":"\u0000"}`, []string{"/description invalid_characters"}},
-		{"U+0000 in a message", "POST", "/messages", `{"message":"a\u0000"}`, []string{"/message invalid_characters"}},
-		{"U+0000 in a status", "PATCH", onePet, `{"status":"sold\u0000"}`, []string{"/status invalid_characters"}},
 		{"U+0000 in a field name", "PATCH", onePet, `{"\u0000":1}`, []string{"/\x00 unknown_field"}},
-
 		{
 			"all at once", "POST", "/pets", `{"id":1,"name":" ","categoryId":1.0,"status":"lost","colour":"red","Name":"x"}`,
 			[]string{"/id read_only", "/name blank", "/categoryId wrong_type", "/status not_in_enum", "/colour unknown_field", "/Name unknown_field"},
 		},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.what, func(t *testing.T) {
 			p.in(t).do(test.method, test.target, test.body).wantViolations("validation_failed", test.want...)
 		})
@@ -642,44 +545,6 @@ func TestOrderOfChecks(t *testing.T) {
 		} else {
 			resp.wantError(step.status, step.code)
 		}
-	}
-}
-
-// TestNulls sends null for every field of every request. PATCH accepts it for a field that a resource
-// may lack, which null clears (RFC 7396). No other request accepts it. The spec says the same.
-func TestNulls(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	var clearable []string
-	fields := 0
-	for _, o := range operations() {
-		if o.described.RequestBody == nil {
-			continue
-		}
-		try := func(pointer string, body object, property *openapi3.Schema) {
-			fields++
-			resp := p.do(o.method, withIDs(t, o.path, absentIDs), body)
-			accepted := !slices.ContainsFunc(resp.violations(), func(v string) bool { return strings.HasPrefix(v, pointer+" ") })
-			need.Same(t, property.Nullable, accepted,
-				"%s: whether null for %s is accepted, as in the spec", resp.what, pointer)
-			if accepted {
-				clearable = append(clearable, o.method+" "+o.path+" "+pointer)
-			}
-		}
-		for name, property := range o.described.RequestBody.Value.Content["application/json"].Schema.Value.Properties {
-			try("/"+name, object{name: nil}, property.Value)
-			if items := property.Value.Items; items != nil {
-				for inner, property := range items.Value.Properties {
-					try("/"+name+"/0/"+inner, object{name: []object{{inner: nil}}}, property.Value)
-				}
-			}
-		}
-	}
-	slices.Sort(clearable)
-	want := []string{"PATCH /categories/{categoryId} /description", "PATCH /store/orders/{orderId} /shipDate", "PATCH /webhooks/{webhookId} /description"}
-	need.Same(t, want, clearable, "fields that null clears")
-	if fields < 25 {
-		t.Errorf("%d fields were tried", fields)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -171,39 +170,29 @@ func TestFaultsOfOtherAccounts(t *testing.T) {
 	ask(parent, path(p.sandboxID), 404, "sandbox_not_found")
 }
 
-// TestInvalidFaultRules: the server rejects invalid rules with all their errors, and keeps the rules.
+// TestInvalidFaultRules: the server rejects invalid rules with all their errors, and keeps the rules. TestFields has what
+// the schema of a field says.
 func TestInvalidFaultRules(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleEmpty)
 	p.setFaults(object{"operation": "listPets", "effect": "status", "status": 429})
-	many := slices.Repeat([]object{{"operation": "*", "effect": "close", "when": "before"}}, 21)
 	for _, test := range []struct {
 		rules any
 		want  []string
 	}{
-		{object{}, []string{"/rules wrong_type"}},
 		{[]any{1, nil}, []string{"/rules/0 wrong_type", "/rules/1 wrong_type"}},
-		{many, []string{"/rules too_many"}},
 		{[]object{{}}, []string{"/rules/0/operation required", "/rules/0/effect required"}},
 		{[]object{{"operation": "noSuchOperation", "effect": "explode"}}, []string{"/rules/0/operation not_in_enum", "/rules/0/effect not_in_enum"}},
 		{[]object{{"operation": "getLiveness", "effect": "close", "when": "before"}}, []string{"/rules/0/operation not_in_enum"}},
 		{[]object{{"operation": "setSandboxFaults", "effect": "close", "when": "before"}}, []string{"/rules/0/operation not_in_enum"}},
 		{[]object{{"operation": "*", "effect": "status"}, {"operation": "*", "effect": "delay"}, {"operation": "*", "effect": "close"}}, []string{"/rules/0/status required", "/rules/1/delayMs required", "/rules/2/when required"}},
-		{[]object{{"operation": "*", "effect": "status", "status": 501}, {"operation": "*", "effect": "status", "status": 418}}, []string{"/rules/0/status not_in_enum", "/rules/1/status not_in_enum"}},
-		{[]object{{"operation": "*", "effect": "delay", "delayMs": 0}, {"operation": "*", "effect": "delay", "delayMs": 10001}}, []string{"/rules/0/delayMs out_of_range", "/rules/1/delayMs out_of_range"}},
-		{[]object{{"operation": "*", "effect": "close", "when": "never"}}, []string{"/rules/0/when not_in_enum"}},
 		{[]object{{"operation": "*", "effect": "delay", "delayMs": 1, "status": 503, "when": "after"}}, []string{"/rules/0/status not_allowed", "/rules/0/when not_allowed"}},
-		{[]object{{"operation": "*", "effect": "close", "when": "after", "first": 0, "probability": 0}}, []string{"/rules/0/first out_of_range", "/rules/0/probability out_of_range"}},
-		{[]object{{"operation": "*", "effect": "close", "when": "after", "probability": 1.5, "seed": -1}}, []string{"/rules/0/probability out_of_range", "/rules/0/seed out_of_range"}},
 		{[]object{{"operation": "*", "effect": "close", "when": "after", "seed": 1}}, []string{"/rules/0/seed not_allowed"}},
 		{[]object{{"operation": "*", "effect": "close", "when": "after", "matched": 0, "After": 1}}, []string{"/rules/0/matched read_only", "/rules/0/After unknown_field"}},
-		{[]object{{"operation": nil, "effect": "close", "when": nil}}, []string{"/rules/0/operation null_not_allowed", "/rules/0/when null_not_allowed"}},
 	} {
 		p.put(ownFaults, object{"rules": test.rules}).wantViolations("validation_failed", test.want...)
 	}
-	p.put(ownFaults, []object{}).wantViolations("validation_failed", " wrong_type")
 	p.put(ownFaults, object{"Rules": []object{}}).wantViolations("validation_failed", "/rules required", "/Rules unknown_field")
-	p.put(ownFaults, "[{").wantError(400, "invalid_json")
 	p.get("/pets").wantInjected(429, "0")
 }
 

@@ -114,34 +114,20 @@ func TestWebhooks(t *testing.T) {
 	need.Same(t, []string{all.ID, empty.ID}, mapped(left, func(one apiWebhook) string { return one.ID }), "webhooks after the deletion")
 }
 
+// TestWebhookBodies: TestFields has what the schema of a field says.
 func TestWebhookBodies(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	hook := p.newWebhook("*")
-	many := slices.Repeat([]string{"pet.created"}, 101)
 	before := p.rows()
 	for _, test := range []struct {
 		what, method, target string
 		body                 any
 		want                 []string
 	}{
-		{"nothing", "POST", webhooksPath, `{}`, []string{"/url required", "/types required"}},
-		{"nulls", "POST", webhooksPath, `{"url":null,"types":null}`, []string{"/url null_not_allowed", "/types null_not_allowed"}},
-		{"wrong types", "POST", webhooksPath, `{"url":1,"types":"*","description":2}`, []string{"/url wrong_type", "/types wrong_type", "/description wrong_type"}},
-		{"an empty URL", "POST", webhooksPath, object{"url": "", "types": []string{"*"}}, []string{"/url too_short"}},
-		{"a long URL", "POST", webhooksPath, object{"url": "https://example.com/" + strings.Repeat("x", 1981), "types": []string{"*"}}, []string{"/url too_long"}},
-		{"a long description", "POST", webhooksPath, object{"url": hookURL, "types": []string{"*"}, "description": strings.Repeat("x", 501)}, []string{"/description too_long"}},
-		{"no types", "POST", webhooksPath, object{"url": hookURL, "types": []string{}}, []string{"/types too_few"}},
-		{"too many types", "POST", webhooksPath, object{"url": hookURL, "types": many}, []string{"/types too_many"}},
 		{"* and others", "POST", webhooksPath, object{"url": hookURL, "types": []string{"*", "pet.created"}}, []string{"/types not_allowed"}},
 		{"unknown types", "POST", webhooksPath, object{"url": hookURL, "types": []any{"pet.created", "pet.eaten", 3, "webhook.test", nil}}, []string{"/types/1 not_in_enum", "/types/2 wrong_type", "/types/3 not_in_enum", "/types/4 wrong_type"}},
-		{"read-only fields", "POST", webhooksPath, object{"url": hookURL, "types": []string{"*"}, "id": "wh_1", "status": "enabled", "disabledReason": "gone", "createdAt": 1, "secret": "x"}, []string{"/id read_only", "/status read_only", "/disabledReason read_only", "/createdAt read_only", "/secret read_only"}},
-		{"an unknown status", "PATCH", hook.path(), object{"status": "deleted"}, []string{"/status not_in_enum"}},
-		{"a new secret", "PATCH", hook.path(), object{"secret": "whsec_x", "id": 1}, []string{"/id read_only", "/secret read_only"}},
-		{"no types left", "PATCH", hook.path(), object{"types": []string{}}, []string{"/types too_few"}},
-		{"a null status", "PATCH", hook.path(), object{"status": nil}, []string{"/status null_not_allowed"}},
-		{"too much grace", "POST", hook.path() + "/rotate", object{"graceSeconds": 86401}, []string{"/graceSeconds out_of_range"}},
-		{"a null cursor", "POST", hook.path() + "/replay", object{"after": nil}, []string{"/after null_not_allowed"}},
+		{"a new secret", "PATCH", hook.path(), object{"secret": "whsec_x"}, []string{"/secret read_only"}},
 		{"a malformed cursor", "POST", hook.path() + "/replay", object{"after": "evt_5f0c9a1e"}, []string{"/after invalid_format"}},
 		{"all types", "POST", hook.path() + "/replay", object{"types": []string{"*"}}, []string{"/types/0 not_in_enum"}},
 	} {

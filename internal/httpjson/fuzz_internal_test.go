@@ -30,6 +30,8 @@ func FuzzParseObject(f *testing.F) {
 		strings.Repeat("[", 32) + strings.Repeat("]", 32), strings.Repeat("[", 33) + strings.Repeat("]", 33),
 		strings.Repeat(`{"a":`, 32) + "1" + strings.Repeat("}", 32), strings.Repeat(`{"a":`, 32) + "[]" + strings.Repeat("}", 32),
 		`{"a": "` + strings.Repeat(`[{\"`, 40) + `"}`, `{"a": 1e999999}`, `{"a": ` + strings.Repeat("9", 400) + `}`,
+		`{"a": 1}}`, "{\"a\": 1}\x00", "\xff\xfe{\x00}\x00", "a=1", strings.Repeat("[", 10_001), strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000),
+		`{"` + strings.Repeat("a", 5000) + `": 1, "` + strings.Repeat("a", 5000) + `": 1}`, strings.Repeat(`{"a":`, 32) + "{}" + strings.Repeat("}", 32),
 	} {
 		f.Add([]byte(seed))
 	}
