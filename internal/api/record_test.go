@@ -287,8 +287,6 @@ func TestRecordFilters(t *testing.T) {
 	for _, query := range []string{"status=2x", "status=600", "status=4XX", "operation=nothing", "operation=listRequests", "after=1", "after=req_1_1", "before=latest", "apiKeyId=0", "limit=0", "sort=id"} {
 		p.get(ownRecord + "?" + query).want(400)
 	}
-	p.get(ownRecord+"?after=&before=1&before=2").wantViolations("invalid_parameter", "after empty", "before repeated")
-	p.get(ownRecord+"?idempotencyKey="+strings.Repeat("k", 256)).wantViolations("invalid_parameter", "idempotencyKey too_long")
 	p.do("GET", ownRecord, nil, "Accept", "text/event-stream", "Last-Event-ID", "7").want(400)
 }
 

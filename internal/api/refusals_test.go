@@ -3,6 +3,7 @@ package api_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -222,5 +223,109 @@ func TestFields(t *testing.T) {
 	p.wantRows(before)
 	if least := 500; tried < least {
 		t.Errorf("%d bodies were tried", tried)
+	}
+}
+
+// malformed has values of parameters in paths that are not in the form of their pattern.
+var malformed = map[string][]string{
+	"sandboxId": {"1", "sbx_", "sbx_0", "sbx_01", "sbx_-1", "sbx_12345678901234567", "SBX_1", "Current", "currents", "sbx_1x"},
+	"name":      {"A", "-", "a_b", "%20", "shop%201", strings.Repeat("a", 51)},
+}
+
+// inURL returns encoded values of a parameter that a schema forbids.
+func inURL(name string, schema *openapi3.Schema) (all refusals) {
+	switch {
+	case malformed[name] != nil && schema.Pattern != "" && !strings.HasPrefix(schema.Pattern, "^[^"):
+		for _, text := range malformed[name] {
+			all.add("invalid_format", text)
+		}
+	case schema.Type.Is("integer"):
+		all.add("out_of_range", "0", "9223372036854775808", "18446744073709551617")
+		if *schema.Max < math.MaxInt64 {
+			all.add("out_of_range", fmt.Sprint(int64(*schema.Max)+1))
+		}
+		// The last one is ARABIC-INDIC DIGIT ONE.
+		all.add("invalid_format", "-1", "+1", "%2B1", "01", "1.0", "1e1", "0x1", "1%0A", "1%2F2", "1,2", "null", "summar%79", "%D9%A1")
+	case schema.Type.Is("boolean"):
+		all.add("not_in_enum", "1", "TRUE", "True")
+	case schema.Enum != nil:
+		all.add("not_in_enum", "x", strings.ToUpper(schema.Enum[0].(string)), fmt.Sprint(schema.Enum[0], ",", schema.Enum[0]))
+	case schema.Format == "date-time":
+		// In the third one, + is a space.
+		all.add("invalid_format", "2026-01-01", "2026-01-01T00:00:00", "2026-01-01T00:00:00+01:00", "10000-01-01T00:00:00Z")
+	case strings.Contains(schema.Pattern, "{"): // an id
+		all.add("invalid_format", "x")
+	case schema.Pattern == "" || strings.HasPrefix(schema.Pattern, "^[^"):
+		all.add("too_long", strings.Repeat("n", int(*schema.MaxLength)+1))
+	}
+	return all
+}
+
+// parameters returns the parameters of an operation in one place: path, query or header.
+func (o operation) parameters(in string) openapi3.Parameters {
+	all := slices.Concat(theContract().document.Paths.Value(o.path).Parameters, o.described.Parameters)
+	return selected(all, func(one *openapi3.ParameterRef) bool { return one.Value.In == in })
+}
+
+// TestParameters: every operation refuses values of its parameters that the spec forbids, before it looks anything up. It
+// refuses a parameter in the query that is empty, not text, there twice or of another operation.
+func TestParameters(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	names := map[string]bool{}
+	for _, o := range operations() {
+		for _, parameter := range o.parameters("query") {
+			names[parameter.Value.Name] = true
+		}
+	}
+	tried := 0
+	for _, o := range operations() {
+		refused := func(target, name, code string) {
+			p.do(o.method, withIDs(t, target, absentIDs), o.body).wantViolations("invalid_parameter", name+" "+code)
+			tried++
+		}
+		for _, parameter := range o.parameters("path") {
+			name, schema := parameter.Value.Name, parameter.Value.Schema.Value
+			with := func(value string) string { return strings.Replace(o.path, "{"+name+"}", value, 1) }
+			if !schema.Type.Is("integer") && malformed[name] == nil {
+				continue // any text may be an id
+			}
+			for _, one := range inURL(name, schema) {
+				refused(with(one.value.(string)), name, one.code)
+			}
+			if schema.Type.Is("integer") {
+				p.do(o.method, with("%31"), o.body).want(404)
+				p.do(o.method, with("9223372036854775807"), o.body).want(404)
+			}
+		}
+		others := maps.Clone(names)
+		for _, parameter := range o.parameters("query") {
+			name, schema := parameter.Value.Name, parameter.Value.Schema.Value
+			delete(others, name)
+			if schema.Type.Is("array") {
+				schema = schema.Items.Value
+			} else {
+				refused(o.path+"?"+name+"=1&"+name+"=1", name, "repeated")
+			}
+			for _, one := range inURL(name, schema) {
+				refused(o.path+"?"+name+"="+one.value.(string), name, one.code)
+			}
+			refused(o.path+"?"+name, name, "empty")
+			refused(o.path+"?"+name+"=", name, "empty")
+			refused(o.path+"?"+name+"=%FF", name, "invalid_format")
+			refused(o.path+"?"+name+"=a;b", name, "invalid_format")
+			refused(o.path+"?"+name+"=%00", name, "invalid_characters")
+		}
+		if !o.public {
+			unknown := slices.Sorted(maps.Keys(others))
+			target := withIDs(t, o.path, absentIDs) + "?" + strings.Join(unknown, "=1&") + "=1"
+			p.do(o.method, target, o.body).wantViolations("invalid_parameter", mapped(unknown, func(name string) string { return name + " unknown" })...)
+		}
+	}
+	if least := 500; tried < least {
+		t.Errorf("%d requests were tried", tried)
+	}
+	for _, id := range []string{"0", "x", "a%2Fb", "msg_", "MSG_0198C5F27D3A7C419B0E5A1F3C2D4E6F", strings.Repeat("x", 5000)} {
+		p.get("/messages/"+id).wantError(404, "message_not_found")
 	}
 }

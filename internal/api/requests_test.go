@@ -216,57 +216,6 @@ func TestPrefixIsNoPattern(t *testing.T) {
 	p.get("/categories" + query("name", "' OR 1=1 --")).want(200)
 }
 
-// TestPathIDs: an invalid id in the path is an error before the lookup.
-func TestPathIDs(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	operations := []struct {
-		method, path, name, notFound string
-		body                         any
-	}{
-		{"GET", "/pets/%s", "petId", "pet_not_found", nil},
-		{"PATCH", "/pets/%s", "petId", "pet_not_found", object{}},
-		{"DELETE", "/pets/%s", "petId", "pet_not_found", nil},
-		{"GET", "/categories/%s", "categoryId", "category_not_found", nil},
-		{"PATCH", "/categories/%s", "categoryId", "category_not_found", object{}},
-		{"DELETE", "/categories/%s", "categoryId", "category_not_found", nil},
-		{"GET", "/store/orders/%s", "orderId", "order_not_found", nil},
-		{"PATCH", "/store/orders/%s", "orderId", "order_not_found", object{"complete": true}},
-		{"DELETE", "/store/orders/%s", "orderId", "order_not_found", nil},
-		{"GET", "/store/inventory/%s", "petId", "inventory_not_found", nil},
-		{"PUT", "/store/inventory/%s", "petId", "inventory_not_found", object{"quantity": 1}},
-		{"GET", "/account/api-keys/%s", "apiKeyId", "api_key_not_found", nil},
-		{"DELETE", "/account/api-keys/%s", "apiKeyId", "api_key_not_found", nil},
-		{"POST", "/account/api-keys/%s/rotate", "apiKeyId", "api_key_not_found", nil},
-	}
-	for _, o := range operations {
-		for segment, code := range map[string]string{
-			"0":                    "out_of_range",
-			"9223372036854775808":  "out_of_range", // 2^63
-			"18446744073709551617": "out_of_range",
-			"-1":                   "invalid_format",
-			"+1":                   "invalid_format",
-			"%2B1":                 "invalid_format",
-			"01":                   "invalid_format",
-			"1.0":                  "invalid_format",
-			"0x1":                  "invalid_format",
-			"1%0A":                 "invalid_format",
-			"1%2F2":                "invalid_format",
-			"%D9%A1":               "invalid_format", // ARABIC-INDIC DIGIT ONE
-			"null":                 "invalid_format",
-			"summar%79":            "invalid_format", // not the literal segment
-		} {
-			p.do(o.method, fmt.Sprintf(o.path, segment), o.body).wantViolations("invalid_parameter", o.name+" "+code)
-		}
-		for _, absent := range []string{"1", "%31", "9007199254740992", "9223372036854775807"} {
-			p.do(o.method, fmt.Sprintf(o.path, absent), o.body).wantError(404, o.notFound)
-		}
-	}
-	for _, segment := range []string{"0", "x", "a%2Fb", "msg_", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "MSG_0198C5F27D3A7C419B0E5A1F3C2D4E6F", strings.Repeat("x", 5000)} {
-		p.get("/messages/"+segment).wantError(404, "message_not_found")
-	}
-}
-
 func TestContentType(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -349,11 +298,12 @@ func TestAccept(t *testing.T) {
 	}
 }
 
+// TestQueryParameters: the response lists every violation of a query. TestParameters has each parameter alone.
 func TestQueryParameters(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	long := strings.Repeat("x", 300)
-	tests := []struct {
+	for _, test := range []struct {
 		target string
 		want   []string
 	}{
@@ -364,63 +314,13 @@ func TestQueryParameters(t *testing.T) {
 		{"/pets?limit[]=1", []string{"limit[] unknown"}},
 		{"/pets?" + long + "=1", []string{long[:200] + " unknown"}},
 		{"/pets?a=1&b=2&limit=0", []string{"a unknown", "b unknown", "limit out_of_range"}},
-		{"/pets/1?limit=1", []string{"limit unknown"}},
 		{"/categories/1?x=%FF", []string{"x invalid_format"}},
-		{"/messages?sort=-id", []string{"sort unknown"}},
-		{"/messages/x?y=1", []string{"y unknown"}},
-		{"/store/inventory?sort=petId", []string{"sort unknown"}},
-		{"/store/inventory/summary?status=sold", []string{"status unknown"}},
-		{"/categories?status=sold", []string{"status unknown"}},
 
-		{"/pets?limit=1&limit=2", []string{"limit repeated"}},
-		{"/pets?limit=1&limit=1", []string{"limit repeated"}},
-		{"/pets?sort=id&sort=name", []string{"sort repeated"}},
-		{"/pets?name=a&name=b", []string{"name repeated"}},
-		{"/pets?cursor=a&cursor=b", []string{"cursor repeated"}},
-		{"/store/orders?petId=1&petId=2", []string{"petId repeated"}},
-		{"/store/orders?complete=true&complete=false", []string{"complete repeated"}},
-		{"/store/inventory?low=true&low=true", []string{"low repeated"}},
-		{"/pets?categoryId=1&categoryId=2", []string{"categoryId repeated"}},
-		{"/store/inventory?maxQuantity=5", []string{"maxQuantity unknown"}},
-
-		{"/pets?limit=", []string{"limit empty"}},
-		{"/pets?limit", []string{"limit empty"}},
-		{"/pets?cursor=", []string{"cursor empty"}},
 		{"/pets?sort=&name=&status=&categoryId=&id=", []string{"sort empty", "name empty", "status empty", "categoryId empty", "id empty"}},
 		{"/pets?status=sold&status=", []string{"status empty"}},
-		{"/store/orders?petId=&complete=&shipDateFrom=&shipDateTo=", []string{"petId empty", "complete empty", "shipDateFrom empty", "shipDateTo empty"}},
-		{"/store/inventory?status=&low=", []string{"status empty", "low empty"}},
 
-		{"/pets?limit=0", []string{"limit out_of_range"}},
-		{"/pets?limit=201", []string{"limit out_of_range"}},
 		{"/pets?id=1&limit=201", []string{"limit out_of_range"}},
-		{"/categories?limit=9223372036854775808", []string{"limit out_of_range"}},
-		{"/store/orders?limit=-1", []string{"limit invalid_format"}},
-		{"/store/inventory?limit=1.0", []string{"limit invalid_format"}},
-		{"/messages?limit=+1", []string{"limit invalid_format"}},
-		{"/messages?limit=%2B1", []string{"limit invalid_format"}},
-		{"/messages?limit=01", []string{"limit invalid_format"}},
-		{"/messages?limit=1e1", []string{"limit invalid_format"}},
-		{"/pets?sort=-status", []string{"sort not_in_enum"}},
-		{"/pets?sort=NAME", []string{"sort not_in_enum"}},
-		{"/store/orders?sort=name", []string{"sort not_in_enum"}},
-		{"/pets?status=lost", []string{"status not_in_enum"}},
 		{"/pets?status=sold&status=lost", []string{"status not_in_enum"}},
-		{"/pets?status=sold,pending", []string{"status not_in_enum"}},
-		{"/pets?categoryId=0", []string{"categoryId out_of_range"}},
-		{"/pets?categoryId=x", []string{"categoryId invalid_format"}},
-		{"/pets?id=1,2", []string{"id invalid_format"}},
-		{"/pets?id=9223372036854775808", []string{"id out_of_range"}},
-		{"/pets?name=" + strings.Repeat("n", 201), []string{"name too_long"}},
-		{"/store/orders?petId=0", []string{"petId out_of_range"}},
-		{"/store/orders?complete=1", []string{"complete not_in_enum"}},
-		{"/store/orders?complete=TRUE", []string{"complete not_in_enum"}},
-		{"/store/orders?shipDateFrom=2026-01-01", []string{"shipDateFrom invalid_format"}},
-		{"/store/orders?shipDateTo=2026-01-01T00:00:00", []string{"shipDateTo invalid_format"}},
-		{"/store/orders?shipDateTo=2026-01-01T00:00:00+01:00", []string{"shipDateTo invalid_format"}}, // + is a space
-		{"/store/orders?shipDateTo=10000-01-01T00:00:00Z", []string{"shipDateTo invalid_format"}},
-		{"/store/inventory?low=1", []string{"low not_in_enum"}},
-		{"/store/inventory?low=True", []string{"low not_in_enum"}},
 
 		{"/pets?name=a&sort=id", []string{"sort not_in_enum"}},
 		{"/pets?name=a&sort=-id&status=sold&categoryId=1", []string{"sort not_in_enum"}},
@@ -436,12 +336,9 @@ func TestQueryParameters(t *testing.T) {
 		{"/pets?name=%4", []string{"name invalid_format"}},
 		{"/pets?name=%GG", []string{"name invalid_format"}},
 		{"/pets?%GG=1", []string{"%GG invalid_format"}},
-		{"/pets?name=%FF", []string{"name invalid_format"}},
 		{"/pets?name=%C0%80", []string{"name invalid_format"}},
 		{"/pets?name=%ED%A0%80", []string{"name invalid_format"}},
-		{"/pets?name=%00", []string{"name invalid_characters"}},
 		{"/pets?%FF=1", []string{"%FF invalid_format"}},
-		{"/pets?name=a;limit=1", []string{"name invalid_format"}},
 		{"/pets?limit=1;sort=id", []string{"limit invalid_format"}},
 		{"/pets?%00=1", []string{"%00 invalid_characters"}},
 		{"/pets?a;b=1", []string{"a;b invalid_format"}},
@@ -452,8 +349,7 @@ func TestQueryParameters(t *testing.T) {
 		{"/pets?&", []string{" empty"}},
 		{"/pets?=", []string{" unknown"}},
 		{"/pets?=%FF", []string{" invalid_format"}},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.target, func(t *testing.T) {
 			p.in(t).get(test.target).wantViolations("invalid_parameter", test.want...)
 		})

@@ -156,9 +156,6 @@ func TestFaultsOfOtherAccounts(t *testing.T) {
 	ask(parent.as(parent.newKey("other", auth.Admin)), path(p.sandboxID), 404, "sandbox_not_found")
 	ask(parent, path(parent.accountID()), 404, "sandbox_not_found")
 	ask(p, path(parent.accountID()), 404, "sandbox_not_found")
-	for _, malformed := range []string{"1", "sbx_", "sbx_0", "sbx_01", "sbx_-1", "SBX_1", "Current", "sbx_12345678901234567"} {
-		ask(p, "/sandboxes/"+malformed+"/faults", 400, "invalid_parameter")
-	}
 	p.get("/pets").wantInjected(500, "0")
 	parent.get("/pets").want(200)
 	sibling.get("/pets").want(200)

@@ -182,11 +182,7 @@ func TestSampleBodies(t *testing.T) {
 	} {
 		p.post(samplesPath, body).wantViolations("validation_failed", want...)
 	}
-	for _, name := range []string{"A", "-", "a_b", "%20", "shop%201", strings.Repeat("a", 51)} {
-		for _, method := range []string{"GET", "DELETE"} {
-			p.do(method, samplesPath+"/"+name+"?x=1", nil).wantViolations("invalid_parameter", "name invalid_format", "x unknown")
-		}
-	}
+	p.del(samplesPath+"/A?x=1").wantViolations("invalid_parameter", "name invalid_format", "x unknown")
 	for _, name := range []string{"Shop", "", "shop 1", "ä"} {
 		p.post(sandboxesPath, object{"sample": name}).wantViolations("validation_failed", "/sample invalid_format")
 	}

@@ -116,11 +116,7 @@ func TestSandboxBodies(t *testing.T) {
 		p.post(sandboxesPath, body).wantViolations("validation_failed", want...)
 	}
 	p.do("POST", sandboxesPath, object{}, "Idempotency-Key", "key").wantViolations("invalid_idempotency_key", "Idempotency-Key not_allowed")
-	for _, id := range []string{"1", "sbx_", "sbx_0", "sbx_01", "sbx_-1", "sbx_12345678901234567", "SBX_1", "currents", "sbx_1x"} {
-		for _, o := range []struct{ method, suffix string }{{"GET", ""}, {"DELETE", ""}, {"POST", "/reset"}} {
-			p.do(o.method, sandboxesPath+"/"+id+o.suffix+"?x=1", nil).wantViolations("invalid_parameter", "sandboxId invalid_format", "x unknown")
-		}
-	}
+	p.post(sandboxesPath+"/sbx_0/reset?x=1", nil).wantViolations("invalid_parameter", "sandboxId invalid_format", "x unknown")
 	need.Same(t, 1, p.count("accounts"), "accounts")
 }
 
