@@ -49,19 +49,15 @@ func TestSecurityEvents(t *testing.T) {
 	limited.as("").get("/pets").want(401)
 	box := p.newSandbox("box", "empty")
 	boxAccount := need.Value(strconv.ParseInt(accountOf(box), 10, 64))(t)
-	ofSandbox := func(event, target string) eventLine {
-		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetAccountID: target}
-	}
-	ofSample := func(event, target string) eventLine {
-		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetSample: target}
-	}
 	hook := p.newWebhook("*")
-	ofWebhook := func(event string) eventLine {
-		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetWebhookID: hook.ID}
+	by := func(event string, target eventLine) eventLine {
+		target.Event, target.Client, target.Key, target.AccountID, target.KeyID = event, client, prefix(p.key), account, admin
+		return target
 	}
-	byAdmin := func(event string, target int64) eventLine {
-		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetKeyID: target}
-	}
+	ofSandbox := func(event, id string) eventLine { return by(event, eventLine{TargetAccountID: id}) }
+	ofSample := func(event, name string) eventLine { return by(event, eventLine{TargetSample: name}) }
+	ofWebhook := func(event string) eventLine { return by(event, eventLine{TargetWebhookID: hook.ID}) }
+	byAdmin := func(event string, id int64) eventLine { return by(event, eventLine{TargetKeyID: id}) }
 	for _, test := range []struct {
 		name         string
 		as           *petstore

@@ -108,10 +108,13 @@ func TestNegotiation(t *testing.T) {
 	}{
 		{
 			"Accept", httpjson.AcceptsJSON,
-			[]string{"text/html, application/json", "application/json;q=0.1, */*;q=0", "/"},
 			[]string{
-				"application/*;q=0, */*", "text/html", "application/json;q=0", "application/json;q=NaN, text/html", `text/html;a=", application/json"`,
-				"text/event-stream;q=0", "text/event-stream;q=0, text/*", "*/*;q=0", "text/html" + strings.Repeat(",a", most/2) + ",application/json",
+				"text/html, application/json", "application/json;q=0.1, */*;q=0", "/", "APPLICATION/JSON", "application/json; charset=utf8",
+				"text/html, */*;q=0.1", "text/html;q=1, application/*",
+			},
+			[]string{
+				"application/*;q=0, */*", "text/html", "text/*", "application/problem+json", "*/*;q=0", "application/json;q=0", "application/json;q=NaN, text/html", `text/html;a=", application/json"`,
+				"text/event-stream;q=0", "text/event-stream;q=0, text/*", "text/html" + strings.Repeat(",a", most/2) + ",application/json",
 			},
 		},
 		{
