@@ -29,7 +29,7 @@ var (
 )
 
 // RefusedError means that a request did not get its part in time. It wraps [ErrShare] or
-// [ErrTotal], and [context.DeadlineExceeded] if its time was over.
+// [ErrTotal].
 type RefusedError struct {
 	reason error
 	// RetryAfter is the time after which the part of the request is likely to be free. Requests
@@ -109,8 +109,8 @@ func New(resource Resource) *Pool {
 }
 
 // Take takes a part of the resource for a payer. Return it with [Pool.Give]. The error is a
-// [RefusedError] if the part is not free within the longest wait of the resource, or before the deadline
-// of ctx. If ctx is canceled, the error is its cause.
+// [RefusedError] if the part is not free within the longest wait of the resource. If ctx ends
+// first, the error is its cause.
 //
 // A payer that holds nothing may take more than its share, and any payer more than the
 // total while nothing is taken. Otherwise a large part would never be granted.
@@ -167,12 +167,12 @@ func (p *Pool) await(ctx context.Context, payer int64, waiting *request) error {
 	err := p.check(payer, waiting.weight)
 	p.serve() // the requests behind this one may need less
 	switch {
-	case errors.Is(ctx.Err(), context.Canceled):
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err == nil:
 		err = ErrTotal // others come first
 	}
-	return p.refuse(payer, waiting.weight, errors.Join(err, ctx.Err()))
+	return p.refuse(payer, waiting.weight, err)
 }
 
 // manyRetries is the number of payers from which on refuse forgets those whose time is over.
