@@ -116,11 +116,14 @@ func (d discarded) Unwrap() http.ResponseWriter { return d.ResponseWriter }
 
 const injectedMessage = "A fault rule of the sandbox injected this error, and the server did nothing. Retry, or change the rules with PUT /sandboxes/current/faults."
 
+// The errors that rules inject.
+var (
+	errInjected429 = &httpjson.Error{Status: 429, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}}
+	errInjected500 = &httpjson.Error{Status: 500, Code: "injected_fault", Message: injectedMessage}
+	errInjected502 = &httpjson.Error{Status: 502, Code: "injected_fault", Message: injectedMessage}
+	errInjected503 = &httpjson.Error{Status: 503, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}}
+	errInjected504 = &httpjson.Error{Status: 504, Code: "injected_fault", Message: injectedMessage}
+)
+
 // InjectedErrors has the errors that rules inject, by status.
-var InjectedErrors = map[int32]*httpjson.Error{
-	429: {Status: 429, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}},
-	500: {Status: 500, Code: "injected_fault", Message: injectedMessage},
-	502: {Status: 502, Code: "injected_fault", Message: injectedMessage},
-	503: {Status: 503, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}},
-	504: {Status: 504, Code: "injected_fault", Message: injectedMessage},
-}
+var InjectedErrors = map[int32]*httpjson.Error{429: errInjected429, 500: errInjected500, 502: errInjected502, 503: errInjected503, 504: errInjected504}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"time"
 
@@ -202,15 +201,16 @@ func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
 
 // Status returns all migrations of this program, by version.
 func (m *Migrations) Status(ctx context.Context) ([]Migration, error) {
-	applied, err := m.applied(ctx)
+	// goose stores the time in the time zone of its session, which is the same in this one.
+	applied, err := readApplied(ctx, m.pool, "version_id, tstamp::timestamptz", pgx.RowToStructByPos[appliedAt])
 	if err != nil {
 		return nil, err
 	}
 	var all []Migration
 	for _, source := range m.provider.ListSources() {
 		one := Migration{Version: source.Version, Name: source.Path}
-		if at, isApplied := applied[source.Version]; isApplied {
-			one.AppliedAt = new(at.UTC())
+		if i := slices.IndexFunc(applied, func(a appliedAt) bool { return a.Version == source.Version }); i >= 0 {
+			one.AppliedAt = new(applied[i].At.UTC())
 		}
 		all = append(all, one)
 	}
@@ -220,7 +220,7 @@ func (m *Migrations) Status(ctx context.Context) ([]Migration, error) {
 // Version returns the version of the schema, 0 for an empty database.
 func (m *Migrations) Version(ctx context.Context) (int64, error) {
 	applied, err := m.applied(ctx)
-	return slices.Max(slices.AppendSeq([]int64{0}, maps.Keys(applied))), err
+	return slices.Max(append(applied, 0)), err
 }
 
 // Later returns the version of the schema if a later release has migrated it, or else 0.
@@ -238,22 +238,26 @@ func (m *Migrations) latest() int64 {
 	return sources[len(sources)-1].Version
 }
 
-// applied returns when each migration was applied, by version. It neither creates the table of goose
-// nor waits for a migration in progress, unlike the methods of the provider.
-func (m *Migrations) applied(ctx context.Context) (map[int64]time.Time, error) {
-	// goose stores the time in the time zone of its session, which is the same in this one.
-	rows, _ := m.pool.Query(ctx, "SELECT version_id, tstamp::timestamptz FROM goose_db_version WHERE is_applied")
-	applied := map[int64]time.Time{}
-	var version int64
-	var at time.Time
-	_, err := pgx.ForEachRow(rows, []any{&version, &at}, func() error {
-		applied[version] = at
-		return nil
-	})
+// applied returns the versions of the migrations that are applied. It neither creates the table of
+// goose nor waits for a migration in progress, unlike the methods of the provider.
+func (m *Migrations) applied(ctx context.Context) ([]int64, error) {
+	return readApplied(ctx, m.pool, "version_id", pgx.RowTo[int64])
+}
+
+// appliedAt is when a migration was applied.
+type appliedAt struct {
+	Version int64
+	At      time.Time
+}
+
+// readApplied reads columns of the table of goose. The role of serve may read only the versions.
+func readApplied[Row any](ctx context.Context, pool *pgxpool.Pool, columns string, scan pgx.RowToFunc[Row]) ([]Row, error) {
+	rows, _ := pool.Query(ctx, "SELECT "+columns+" FROM goose_db_version WHERE is_applied")
+	all, err := pgx.CollectRows(rows, scan)
 	if sqlState(err) == undefinedTable {
 		return nil, nil
 	}
-	return applied, wrapMigration(err)
+	return all, wrapMigration(err)
 }
 
 func fromResult(result *goose.MigrationResult) Migration {

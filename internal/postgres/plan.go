@@ -50,7 +50,7 @@ func (m *Migrations) Plan(ctx context.Context) ([]PendingMigration, error) {
 	}
 	pending := []PendingMigration{}
 	for _, source := range m.provider.ListSources() {
-		if _, isApplied := applied[source.Version]; isApplied {
+		if slices.Contains(applied, source.Version) {
 			continue
 		}
 		name := path.Base(source.Path)

@@ -39,10 +39,10 @@ var (
 	seeded = regexp.MustCompile(`^(categories|pets|inventory|orders|messages|events|webhooks|webhook_deliveries|idempotency_keys|exchanges)(_|$)`)
 	// byKey matches a condition on a column of a key, or of the order of a list.
 	byKey = regexp.MustCompile(`\((ROW\()?(id|pet_id|sequence|number|api_key_id|subject|name_key|next_attempt_at|ship_date|created_at)\b`)
-	// readsAll matches the names of statements that may read many rows. They count or copy the rows of an
+	// readsAll matches the names of statements that may read many rows. They count, measure or copy the rows of an
 	// account, ask whether there is one, or look at the webhooks of all accounts. Others read pending
 	// deliveries or old exchanges, whose number has a limit.
-	readsAll = regexp.MustCompile(`^(StoreCopy\w+|(Inventory|Message|Order|Pet|WebhookDelivery)Count|InventorySummary|ExchangesDelete|SampleStoreIsEmpty|WebhookForget|ReplayPending|ExchangesExpire|append_exchanges (6|13)|DispatchAccounts|DrainWebhooks|WebhooksFailing|WebhooksToSettle)$`)
+	readsAll = regexp.MustCompile(`^(StoreCopy\w+|StoreSize|(Inventory|Message|Order|Pet|WebhookDelivery)Count|InventorySummary|ExchangesDelete|SampleStoreIsEmpty|WebhookForget|ReplayPending|ExchangesExpire|append_exchanges (6|13)|DispatchAccounts|DrainWebhooks|WebhooksFailing|WebhooksToSettle)$`)
 )
 
 // TestPlansOfSmallAccounts: PostgreSQL plans a statement for an account of average size, and keeps the

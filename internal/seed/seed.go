@@ -192,8 +192,16 @@ func (c *copier) copyCategories(ctx context.Context, queries *db.Queries) error 
 		})
 	}
 	_, err := queries.SampleCategories(ctx, rows)
-	c.done = len(rows)
+	c.copied(len(rows))
 	return err
+}
+
+// copied reports the progress after copying rows.
+func (c *copier) copied(rows int) {
+	c.done += rows
+	if c.progress != nil {
+		c.progress(c.done, c.total)
+	}
 }
 
 // copyAll copies items into a table, some at a time.
@@ -206,10 +214,7 @@ func copyAll[Item, Row any](ctx context.Context, c *copier, items iter.Seq[Item]
 		if _, err := write(ctx, rows); err != nil {
 			return err
 		}
-		c.done += len(rows)
-		if c.progress != nil {
-			c.progress(c.done, c.total)
-		}
+		c.copied(len(rows))
 		rows = rows[:0]
 		return nil
 	}
