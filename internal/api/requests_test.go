@@ -50,6 +50,7 @@ func TestInvalidJSON(t *testing.T) {
 		}
 		for what, body := range map[string]string{
 			"white space only":            " \n",
+			"unterminated object":         `{"name":"x"`,
 			"two values":                  `{} {}`,
 			"trailing NUL":                "{}\x00",
 			"duplicate fields":            `{"name":"x","name":"x"}`,
