@@ -97,7 +97,7 @@ type exchangeQuery struct {
 	after, before exchangeID // zero: not given
 	latest        bool       // whether to begin at the end
 
-	// findRecord sets the account, and the number after which the end is.
+	// findRecord sets the account and, to begin at the end, the number of the newest request.
 	db.ExchangeCountParams
 }
 

@@ -102,7 +102,7 @@ func (g *Gate) Enter(c *gin.Context, pool *admission.Pool) (leave func(), err er
 	if err := pool.Take(c.Request.Context(), payer, 1); err != nil {
 		return nil, err
 	}
-	if pool == g.Limits.Loads { // only this wait has a limit of its own
+	if pool == g.Limits.Loads { // which also limits the wait
 		g.extendDeadline(c, time.Since(began))
 	}
 	return func() { pool.Give(payer, 1) }, nil

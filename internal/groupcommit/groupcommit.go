@@ -94,7 +94,7 @@
 // do. If another transaction has locked the store or waits for it, the writes join one
 // group that waits for the store.
 //
-// The ids of new rows of a sandbox count up from those of its sample. So the same writes to the
+// The ids of new rows of a sandbox continue the ids of its sample. So the same writes to the
 // same sample get the same ids. A group reads the newest ids under the lock of the
 // store, and the statement that numbers the events stores them. So a write that is refused, or a
 // group that fails, takes no id. An account has more groups at a time, so its ids come from
@@ -352,7 +352,7 @@ func (c *Committer) alone(ctx context.Context, w storeWrite) (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		return result(decided[0], nil)
+		return decided[0].Result, decided[0].err
 	}, w)
 }
 

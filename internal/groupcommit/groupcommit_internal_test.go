@@ -67,7 +67,7 @@ func (f *fixture) exec(sql string) {
 	pgtest.Exec(f.t, f.database.Pool, sql)
 }
 
-// of returns writes as those of a store.
+// of returns writes of a store.
 func of(store Store, writes ...*Write) []storeWrite {
 	all := make([]storeWrite, len(writes))
 	for i, w := range writes {

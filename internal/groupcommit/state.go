@@ -31,7 +31,7 @@ type State struct {
 	messages        db.MessagesInsertParams // new ones
 	events          []event.Event
 	stored, created map[account.Kind]int   // rows of a sandbox, and rows that the group creates
-	newest          map[account.Kind]int64 // the newest ids of a sandbox, with those of the group
+	newest          map[account.Kind]int64 // the newest ids of a sandbox, also of rows that the group creates
 	now             time.Time              // of the transaction
 }
 

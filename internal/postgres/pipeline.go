@@ -19,7 +19,7 @@ type Pipeline struct {
 	queued  *pgx.Batch
 	begins  bool // whether the first result to read is the result of BEGIN
 	results pgx.BatchResults
-	// position is that after the commit, if the pool reports positions.
+	// position is the position after the commit, if the pool reports positions.
 	position Position
 }
 

@@ -191,9 +191,11 @@ func (c *copier) copyCategories(ctx context.Context, queries *db.Queries) error 
 			AccountID: c.accountID, ID: int64(i + 1), Name: one.name, NameKey: casefold.Key(one.name), Description: &one.description,
 		})
 	}
-	_, err := queries.SampleCategories(ctx, rows)
+	if _, err := queries.SampleCategories(ctx, rows); err != nil {
+		return err
+	}
 	c.copied(len(rows))
-	return err
+	return nil
 }
 
 // copied reports the progress after copying rows.

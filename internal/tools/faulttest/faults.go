@@ -43,7 +43,7 @@ var faults = []fault{
 	},
 	{30, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{30, "startup takes four seconds more", "cmd/petstore/serve.go", "public, err := listen(cmd.Context()", "time.Sleep(4 * time.Second)\npublic, err := listen(cmd.Context()"},
-	early,
+	early(),
 	{36, "the position of a replica is ignored", "internal/postgres/position.go", "p.Timeline == other.Timeline && p.LSN >= other.LSN", "p.Timeline == other.Timeline"},
 	{36, "all timelines count as the first", "internal/postgres/position.go", "return Position{uint32(number), uint64(lsn)}", "return Position{min(1, uint32(number)), uint64(lsn)}"},
 	{36, "the token has the position before the commit", "internal/postgres/pipeline.go", "\tqueued.Queue(\"COMMIT\")\n", "\tearly, _ := scanPrimary(p.conn.QueryRow(ctx, primaryPosition))\n\tdefer func() { p.position = early }()\n\tqueued.Queue(\"COMMIT\")\n"},
@@ -111,9 +111,9 @@ var faults = []fault{
 	{56, "transactions of the worker have no bound", "internal/postgres/pool.go", "if d.bound > 0 {", "if d.bound > 1<<60 {"},
 }
 
-// early is the mistake that a group sends its responses 50 ms before it writes. It loses orders
+// early returns the mistake that a group sends its responses 50 ms before it writes. It loses orders
 // that were acknowledged just before the service is killed.
-var early = func() fault {
+func early() fault {
 	const file = "internal/groupcommit/groupcommit.go"
 	const decide = `func(ctx context.Context, p *postgres.Pipeline) error {
 		if err := g.lock(ctx, p); err != nil {
@@ -142,7 +142,7 @@ var early = func() fault {
 	position, err := postgres.Position{}, <-acknowledged
 `,
 	}
-}()
+}
 
 // plantFaults builds the program with each fault of the rows and runs the row on it. It fails
 // with the faults that the rows missed.
