@@ -171,7 +171,7 @@ func (f *subscriber) position() int64 {
 
 // readPage waits for the next page of the feed, to which the page before has a link.
 func (f *subscriber) readPage(ctx context.Context, c *client) error {
-	target := "/events?limit=20&after=" + f.last.ID
+	target := "/events?limit=5&after=" + f.last.ID
 	if f.next != "" {
 		target = f.next
 	}
