@@ -86,6 +86,10 @@ func (r *refusals) addTexts(schema *openapi3.Schema) {
 	if schema.MinLength > 0 || short != "too_short" {
 		r.add(short, "")
 	}
+	if schema.Not != nil { // the name of a resource
+		r.add("blank", whiteSpace[5:6]+"\u3000")
+		r.add("invalid_characters", "a\u009Fb")
+	}
 	r.add(long, strings.Repeat("n", int(*schema.MaxLength)+1), strings.Repeat("🐶", int(*schema.MaxLength)+1))
 	for _, known := range schema.Enum {
 		r.add(short, strings.ToUpper(known.(string)))
