@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
@@ -60,7 +58,7 @@ func (p *petstore) turnstile(names string, changes ...func(*api.Options)) *turns
 		open:     make(chan struct{}),
 	}
 	s.pass = sync.OnceFunc(func() { close(s.open) })
-	pool := pgtest.Open(p.t, s.dbURL, maxConns, s)
+	pool := pgtest.Open(p.t, s.dbURL, maxConns, pgtest.Around(s.hold))
 	p.t.Cleanup(s.pass)
 	s.petstore = s.with(func(o *api.Options) {
 		o.DB, o.Metrics = pool, s.metrics
@@ -71,35 +69,11 @@ func (p *petstore) turnstile(names string, changes ...func(*api.Options)) *turns
 	return s
 }
 
-// heldKey is the context key that marks the statements of the turnstile.
-type heldKey struct{}
-
-// TraceQueryStart implements pgx.QueryTracer.
-func (s *turnstile) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	return s.hold(ctx, data.SQL)
-}
-
-// TraceBatchStart implements pgx.BatchTracer. A batch counts as one statement.
-func (s *turnstile) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	var all []string
-	for _, queued := range data.Batch.QueuedQueries {
-		all = append(all, queued.SQL)
-	}
-	return s.hold(ctx, all...)
-}
-
-// TraceBatchQuery implements pgx.BatchTracer.
-func (*turnstile) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
-// TraceBatchEnd implements pgx.BatchTracer.
-func (s *turnstile) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchEndData) {
-	s.release(ctx)
-}
-
-// hold holds statements that begin if one of them belongs to the queries.
-func (s *turnstile) hold(ctx context.Context, statements ...string) context.Context {
-	if s.setUp.Load() || !slices.ContainsFunc(statements, s.queries.MatchString) {
-		return ctx
+// hold holds statements that begin if one of them belongs to the queries. A batch counts as one statement.
+func (s *turnstile) hold(ctx context.Context, all []pgtest.Statement) (ended func()) {
+	ours := func(one pgtest.Statement) bool { return s.queries.MatchString(one.SQL) }
+	if s.setUp.Load() || !slices.ContainsFunc(all, ours) {
+		return nil
 	}
 	s.mu.Lock()
 	s.all++
@@ -114,26 +88,12 @@ func (s *turnstile) hold(ctx context.Context, statements ...string) context.Cont
 		case <-ctx.Done():
 		}
 	}
-	return context.WithValue(ctx, heldKey{}, &sync.Once{})
-}
-
-// TraceQueryEnd implements pgx.QueryTracer.
-func (s *turnstile) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	s.release(ctx)
-}
-
-// release counts the end of statements that were held.
-func (s *turnstile) release(ctx context.Context) {
-	once, held := ctx.Value(heldKey{}).(*sync.Once)
-	if !held {
-		return
-	}
-	once.Do(func() { // pgx ends a batch twice that it could not send
+	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.now--
 		s.ended = append(s.ended, ctx.Err())
-	})
+	}
 }
 
 // wantAtMost fails the test unless at most this many statements ran at the same time.

@@ -248,33 +248,22 @@ func TestWalkDoesNotGoBack(t *testing.T) {
 	r.awaitReplica(old, newer, "renamed")
 }
 
-// endTracer counts the batches that read the position of the replica at their end too.
-type endTracer struct {
-	turnstile // holds nothing
-
-	ends atomic.Int64
-}
-
-// TraceBatchStart implements pgx.BatchTracer.
-func (e *endTracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	if all := data.Batch.QueuedQueries; len(all) > 1 && all[0].SQL == all[len(all)-1].SQL {
-		e.ends.Add(1)
-	}
-	return ctx
-}
-
 // TestOnlyWalksReadEnds: the position after a read costs something, and only a cursor needs it.
 func TestOnlyWalksReadEnds(t *testing.T) {
 	t.Parallel()
-	tracer := &endTracer{}
-	tracer.setUp.Store(true)
-	r := startReplicated(t, tracer)
+	var ends atomic.Int64 // the batches that read the position of the replica at their end too
+	r := startReplicated(t, pgtest.Around(func(_ context.Context, all []pgtest.Statement) (ended func()) {
+		if len(all) > 1 && all[0].SQL == all[len(all)-1].SQL {
+			ends.Add(1)
+		}
+		return nil
+	}))
 	r.newPet("one", 1)
 	r.awaitReplica("/pets", tokenOf(r.post("/messages", object{"message": "hi"}).want(202)), "one")
 	for path, want := range map[string]bool{"/pets": true, "/pets?status=available": true, "/messages": true, "/events": false, "/pets?id=1": false} {
-		before := tracer.ends.Load()
+		before := ends.Load()
 		r.want(path, "eventual", "[", true)
-		need.Same(t, want, tracer.ends.Load() > before, "whether %s reads the position at its end", path)
+		need.Same(t, want, ends.Load() > before, "whether %s reads the position at its end", path)
 	}
 }
 

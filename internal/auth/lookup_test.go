@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/db"
 	stores "petstore/internal/account"
 	"petstore/internal/auth"
@@ -38,13 +36,12 @@ type lookupTracer struct {
 	most    int // the most at the same time
 }
 
-type lookupKey struct{}
-
-func (l *lookupTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query pgx.TraceQueryStartData) context.Context {
-	if !strings.HasPrefix(query.SQL, "-- name: APIKeyLookUp ") {
-		return ctx
+func (l *lookupTracer) trace(_ context.Context, all []pgtest.Statement) (ended func()) {
+	last := all[len(all)-1]
+	if !strings.HasPrefix(last.SQL, "-- name: APIKeyLookUp ") {
+		return nil
 	}
-	one := lookup{at: time.Now(), hashes: query.Args[len(query.Args)-1].([][]byte)} //nolint:forcetypeassert // the type of the argument
+	one := lookup{at: time.Now(), hashes: last.Args[len(last.Args)-1].([][]byte)} //nolint:forcetypeassert // the type of the argument
 	l.mu.Lock()
 	l.lookups = append(l.lookups, one)
 	l.running++
@@ -53,20 +50,14 @@ func (l *lookupTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query p
 	if l.before != nil {
 		l.before(one)
 	}
-	return context.WithValue(ctx, lookupKey{}, one)
-}
-
-func (l *lookupTracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	one, traced := ctx.Value(lookupKey{}).(lookup)
-	if !traced {
-		return
+	return func() {
+		if l.after != nil {
+			l.after(one)
+		}
+		l.mu.Lock()
+		l.running--
+		l.mu.Unlock()
 	}
-	if l.after != nil {
-		l.after(one)
-	}
-	l.mu.Lock()
-	l.running--
-	l.mu.Unlock()
 }
 
 // seen returns the lookups so far, and the most that ran at the same time.
@@ -80,7 +71,7 @@ func (l *lookupTracer) seen() (lookups []lookup, most int) {
 func (a *account) traced(tracer *lookupTracer) *auth.Verifier {
 	a.t.Helper()
 	const maxConns = 8
-	pool := pgtest.Open(a.t, a.database.URL, maxConns, tracer)
+	pool := pgtest.Open(a.t, a.database.URL, maxConns, pgtest.Around(tracer.trace))
 	return auth.NewVerifier(db.New(pool), db.New(pool.Writing()))
 }
 

@@ -340,12 +340,12 @@ func TestProbe(t *testing.T) {
 }
 
 // beforeDue calls a function before each statement that reads deliveries, with the size of the page.
-func beforeDue(do *func(page int32)) pgtest.Statements {
-	return func(sql string, args []any) {
+func beforeDue(do *func(page int32)) pgtest.Around {
+	return pgtest.Statements(func(sql string, args []any) {
 		if strings.HasPrefix(sql, "-- name: DeliveriesDue ") {
 			(*do)(args[len(args)-1].(int32))
 		}
-	}
+	})
 }
 
 // TestWaitsBeforeSlice: a drain sends, although others wait for its place and its first read has

@@ -178,7 +178,7 @@ func (s *server) create(ctx context.Context, of, options string) *Database {
 	if s.replica != nil {
 		must.OK(s.replica.await(ctx))
 		d.ReplicaURL = withDatabase(s.replica.url, name).String()
-		tracer = replayTracer{func(string, []any) {}, s.replica}
+		tracer = replayTracer{Statements(func(string, []any) {}), s.replica}
 	}
 	d.Pool = openPool(address, maxPoolConns, tracer, parameters)
 	return d

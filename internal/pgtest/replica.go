@@ -91,7 +91,7 @@ func ReplicaOf(databaseURL string) string {
 // statement or a transaction ends. It is for the pool of a test, which writes past the server and
 // gets no consistency token.
 type replayTracer struct {
-	Statements
+	Around
 
 	replica *replicaServer
 }

@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -71,29 +72,60 @@ func Rollback(t testing.TB, tx pgx.Tx) {
 	need.OK(t, tx.Rollback(t.Context()))
 }
 
-// Statements is called before each statement of a pool, also before each of a batch. It is a
-// tracer for [Open].
-type Statements func(sql string, args []any)
-
-// TraceQueryStart implements [pgx.QueryTracer].
-func (s Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	s(data.SQL, data.Args)
-	return ctx
+// Statement is a statement with its arguments.
+type Statement struct {
+	SQL  string
+	Args []any
 }
 
-// TraceQueryEnd implements [pgx.QueryTracer].
-func (Statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+// Around is called before each statement of a pool, or once before all statements of a batch. It returns
+// what to call once they have ended, or nil. It is a tracer for [Open].
+type Around func(ctx context.Context, all []Statement) (ended func())
 
-// TraceBatchStart implements [pgx.BatchTracer].
-func (s Statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	for _, queued := range data.Batch.QueuedQueries {
-		s(queued.SQL, queued.Arguments)
+// Statements returns a tracer for [Open] that calls a function before each statement of a pool.
+func Statements(before func(sql string, args []any)) Around {
+	return func(_ context.Context, all []Statement) (ended func()) {
+		for _, one := range all {
+			before(one.SQL, one.Args)
+		}
+		return nil
+	}
+}
+
+type endedKey struct{}
+
+func (a Around) begin(ctx context.Context, all ...Statement) context.Context {
+	if ended := a(ctx, all); ended != nil {
+		return context.WithValue(ctx, endedKey{}, sync.OnceFunc(ended)) // pgx ends a batch twice that it could not send
 	}
 	return ctx
 }
 
+func (Around) end(ctx context.Context) {
+	if ended, ok := ctx.Value(endedKey{}).(func()); ok {
+		ended()
+	}
+}
+
+// TraceQueryStart implements [pgx.QueryTracer].
+func (a Around) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return a.begin(ctx, Statement{data.SQL, data.Args})
+}
+
+// TraceQueryEnd implements [pgx.QueryTracer].
+func (a Around) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) { a.end(ctx) }
+
+// TraceBatchStart implements [pgx.BatchTracer].
+func (a Around) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	var all []Statement
+	for _, queued := range data.Batch.QueuedQueries {
+		all = append(all, Statement{queued.SQL, queued.Arguments})
+	}
+	return a.begin(ctx, all...)
+}
+
 // TraceBatchQuery implements [pgx.BatchTracer].
-func (Statements) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (Around) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 
 // TraceBatchEnd implements [pgx.BatchTracer].
-func (Statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+func (a Around) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchEndData) { a.end(ctx) }

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/db"
 	"petstore/internal/pgtest"
 	"petstore/internal/standardwebhooks"
@@ -24,24 +22,16 @@ type steps struct {
 	began, ended time.Time // of the last one
 }
 
-type deleting struct{}
-
-func (s *steps) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if !strings.Contains(data.SQL, "DELETE FROM webhook_deliveries") {
-		return ctx
+func (s *steps) note(_ context.Context, all []pgtest.Statement) (ended func()) {
+	if !strings.Contains(all[0].SQL, "DELETE FROM webhook_deliveries") {
+		return nil
 	}
 	if took, paused := s.ended.Sub(s.began), time.Since(s.ended); s.count > 0 && paused < took {
 		s.t.Errorf("the sweep pauses for %s after a batch that took %s", paused, took)
 	}
 	s.count++
 	s.began = time.Now()
-	return context.WithValue(ctx, deleting{}, true)
-}
-
-func (s *steps) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	if ctx.Value(deleting{}) != nil {
-		s.ended = time.Now()
-	}
+	return func() { s.ended = time.Now() }
 }
 
 // TestSweep: old deliveries are deleted, and deleted webhooks once the worker needs them no
@@ -50,7 +40,7 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	steps := &steps{t: t}
-	pool := pgtest.Open(t, database.URL, 4, steps)
+	pool := pgtest.Open(t, database.URL, 4, pgtest.Around(steps.note))
 	now := time.Now()
 	const old, young = 1010, 10 // of a webhook; the delivered ones are several batches
 	pgtest.Exec(t, database.Pool, `
