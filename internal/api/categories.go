@@ -29,7 +29,7 @@ func categoryFrom(row db.Category) category {
 
 func (s *Server) createCategory(c *gin.Context) error {
 	in := s.decode(c, keyed, required("name"), readOnly("id"))
-	name, description := in.Name(maxNameLength), in.Text("description", 0, maxDescriptionLength)
+	name, description := in.Name(casefold.MaxName), in.Text("description", 0, maxDescriptionLength)
 	if err := in.Err(); err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (s *Server) getCategory(c *gin.Context, id int64) error {
 
 func (s *Server) updateCategory(c *gin.Context, id int64) error {
 	in := s.decode(c, readOnly("id"))
-	name := in.Name(maxNameLength)
+	name := in.Name(casefold.MaxName)
 	description, cleared := in.NullableText("description", maxDescriptionLength)
 	if err := in.Err(); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (s *Server) changeCategory(c *gin.Context, id int64, decide func(*groupcomm
 
 func (s *Server) listCategories(c *gin.Context) error {
 	params := readParams(c)
-	prefix := params.Text("name", maxNameLength)
+	prefix := params.Text("name", casefold.MaxName)
 	from, until := casefold.Range(prefix)
 	p := newPage(c, params, defaultLimit, byIDOrName)
 	p.startWithin(from, until)

@@ -10,9 +10,9 @@ import (
 	"petstore/internal/httpjson"
 )
 
-// Maximum lengths in code points, and maximum quantities. openapi.yaml has the same.
+// Maximum lengths in code points, and maximum quantities. openapi.yaml, the CHECKs of the tables and
+// package transfer have the same. The maximum of names is [petstore/internal/casefold.MaxName].
 const (
-	maxNameLength        = 200
 	maxDescriptionLength = 2000
 	maxMessageLength     = 4000
 	maxAPIKeyNameLength  = 100

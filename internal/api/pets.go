@@ -34,7 +34,7 @@ func stockedPet(p groupcommit.Pet) pet {
 
 func (s *Server) createPet(c *gin.Context) error {
 	in := s.decode(c, keyed, required("name", "categoryId"), readOnly("id"))
-	name, categoryID, status := in.Name(maxNameLength), in.ID("categoryId"), in.Enum("status", petStatuses...)
+	name, categoryID, status := in.Name(casefold.MaxName), in.ID("categoryId"), in.Enum("status", petStatuses...)
 	if err := in.Err(); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (s *Server) getPet(c *gin.Context, id int64) error {
 
 func (s *Server) updatePet(c *gin.Context, id int64) error {
 	in := s.decode(c, readOnly("id"))
-	name, categoryID, status := in.Name(maxNameLength), in.ID("categoryId"), in.Enum("status", petStatuses...)
+	name, categoryID, status := in.Name(casefold.MaxName), in.ID("categoryId"), in.Enum("status", petStatuses...)
 	if err := in.Err(); err != nil {
 		return err
 	}

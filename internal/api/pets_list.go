@@ -30,7 +30,7 @@ type petFilter struct {
 
 func (s *Server) listPets(c *gin.Context) error {
 	params := readParams(c)
-	prefix := params.Text("name", maxNameLength)
+	prefix := params.Text("name", casefold.MaxName)
 	filter := petFilter{
 		account:    gate.Caller(c).AccountID,
 		ids:        params.IDs("id"),

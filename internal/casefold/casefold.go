@@ -13,15 +13,15 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// maxNameLength is the maximum length of a name in code points (schema Name in the
-// API reference).
-const maxNameLength = 200
+// MaxName is the maximum length of a name in code points. The schema Name in openapi.yaml and the
+// CHECKs of pets and categories have it too.
+const MaxName = 200
 
 // Beyond is greater than the key of every valid name.
 //
 // The highest code point, U+10FFFF, folds and normalizes to itself, and a name can
 // contain it at most 200 times.
-var Beyond = strings.Repeat("\U0010FFFF", maxNameLength+1)
+var Beyond = strings.Repeat("\U0010FFFF", MaxName+1)
 
 // Key returns the key of a name or of a prefix of a name: Unicode default case
 // folding between two NFC normalizations, because folding can denormalize a string

@@ -8,6 +8,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
+	"petstore/internal/casefold"
 	"petstore/internal/tools/need"
 )
 
@@ -56,7 +57,7 @@ func TestLimits(t *testing.T) {
 	schema := func(name string) *openapi3.Schema { return document.Components.Schemas[name].Value }
 	quantity := func(name string) int { return int(*schema(name).Properties["quantity"].Value.Max) }
 	for what, pair := range map[string][2]int{
-		"name": {maxName, int(*schema("Name").MaxLength)}, "description": {maxDescription, int(*schema("CategoryDescription").MaxLength)},
+		"name": {casefold.MaxName, int(*schema("Name").MaxLength)}, "description": {maxDescription, int(*schema("CategoryDescription").MaxLength)},
 		"quantity of an order": {maxOrderUnits, quantity("Order")},
 		"stock":                {maxQuantity, quantity("InventoryUpdate")},
 	} {
