@@ -2068,8 +2068,7 @@ type StandbyAwaitBatchResults struct {
 	closed bool
 }
 
-// As AwaitStandby in queries/idempotency_keys.sql, but on a sharded cluster where the
-// account is.
+// As [StandbyAwaitHere], but on a sharded cluster where the account is.
 func (q *Queries) StandbyAwait(ctx context.Context, accountID []int64) *StandbyAwaitBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range accountID {

@@ -10,22 +10,6 @@ import (
 	"time"
 )
 
-const awaitStandby = `-- name: AwaitStandby :exec
-
-SELECT pg_logical_emit_message(true, 'petstore', '')
-`
-
-// queries/groupcommit.sql has the other statements.
-// Makes the commit of this transaction wait for the synchronous standby, as a
-// commit that changes rows does. Otherwise the commit of a read-only transaction
-// returns at once. The message follows everything in the WAL that the transaction
-// has read, so a standby that has the message has that too. Every role may send it,
-// and nothing reads it.
-func (q *Queries) AwaitStandby(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, awaitStandby)
-	return err
-}
-
 const idempotencyKeySweep = `-- name: IdempotencyKeySweep :many
 WITH expired AS MATERIALIZED (
     SELECT account_id, api_key_id, key
@@ -50,7 +34,8 @@ type IdempotencyKeySweepParams struct {
 
 // Deletes some of the expired responses of all accounts, from the oldest on, and returns their
 // times. Pass the latest time to the next batch, which then skips the index entries of the
-// deleted rows. They stay while an old snapshot is open. The transaction must hold the
+// deleted rows. They stay while an old snapshot is open. [IdempotencyKeysGet], [StoreKeysGet]
+// and keysLast of package transfer have the 24 hours too. The transaction must hold the
 // lock of [IdempotencyKeysTryLockSweep]: two sweeps could wait for each other's rows. A
 // sharded cluster cannot skip locked rows of several accounts. The CTE runs once in every
 // plan. A subquery in the WHERE could run again for each row and exceed the batch.
@@ -84,4 +69,20 @@ func (q *Queries) IdempotencyKeysTryLockSweep(ctx context.Context) (bool, error)
 	var pg_try_advisory_xact_lock bool
 	err := row.Scan(&pg_try_advisory_xact_lock)
 	return pg_try_advisory_xact_lock, err
+}
+
+const standbyAwaitHere = `-- name: StandbyAwaitHere :exec
+
+SELECT pg_logical_emit_message(true, 'petstore', '')
+`
+
+// queries/groupcommit.sql has the other statements.
+// Makes the commit of this transaction wait for the synchronous standby, as a
+// commit that changes rows does. Otherwise the commit of a read-only transaction
+// returns at once. The message follows everything in the WAL that the transaction
+// has read, so a standby that has the message has that too. Every role may send it,
+// and nothing reads it.
+func (q *Queries) StandbyAwaitHere(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, standbyAwaitHere)
+	return err
 }

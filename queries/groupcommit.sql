@@ -288,8 +288,7 @@ FROM (
 LEFT JOIN account_state ON account_state.account_id = @account_id;
 
 -- name: StandbyAwait :batchexec
--- As AwaitStandby in queries/idempotency_keys.sql, but on a sharded cluster where the
--- account is.
+-- As [StandbyAwaitHere], but on a sharded cluster where the account is.
 SELECT pg_logical_emit_message(true, 'petstore', '')
 FROM account_state
 WHERE account_id = @account_id;

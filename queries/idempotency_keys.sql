@@ -1,6 +1,6 @@
 -- queries/groupcommit.sql has the other statements.
 
--- name: AwaitStandby :exec
+-- name: StandbyAwaitHere :exec
 -- Makes the commit of this transaction wait for the synchronous standby, as a
 -- commit that changes rows does. Otherwise the commit of a read-only transaction
 -- returns at once. The message follows everything in the WAL that the transaction
@@ -15,7 +15,8 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('sweep of idempotency keys', 0
 -- name: IdempotencyKeySweep :many
 -- Deletes some of the expired responses of all accounts, from the oldest on, and returns their
 -- times. Pass the latest time to the next batch, which then skips the index entries of the
--- deleted rows. They stay while an old snapshot is open. The transaction must hold the
+-- deleted rows. They stay while an old snapshot is open. [IdempotencyKeysGet], [StoreKeysGet]
+-- and keysLast of package transfer have the 24 hours too. The transaction must hold the
 -- lock of [IdempotencyKeysTryLockSweep]: two sweeps could wait for each other's rows. A
 -- sharded cluster cannot skip locked rows of several accounts. The CTE runs once in every
 -- plan. A subquery in the WHERE could run again for each row and exceed the batch.

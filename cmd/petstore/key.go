@@ -300,7 +300,7 @@ one by its id.`,
 				}
 				// The revocation of a key that was already revoked may be on the
 				// primary only.
-				if err := queries.AwaitStandby(ctx); err != nil {
+				if err := queries.StandbyAwaitHere(ctx); err != nil {
 					return err
 				}
 				fmt.Fprintf(p.stdout, "revoked key %d %s (%s)\n", key.ID, key.Prefix, key.Name)

@@ -25,7 +25,7 @@ func (p *petstore) withoutStandby() (back func()) {
 	var ending atomic.Bool
 	ended := background(func() (err error) { // commits until a commit waits, then until it returns
 		for err == nil && !ending.Load() {
-			err = db.New(p.db).AwaitStandby(p.t.Context())
+			err = db.New(p.db).StandbyAwaitHere(p.t.Context())
 		}
 		return err
 	})

@@ -134,7 +134,7 @@ func Revoke(ctx context.Context, queries *db.Queries, accountID, keyID int64) (r
 // awaitStandby makes a transaction that writes nothing wait for the synchronous
 // standby, because the state that it read may be committed on the primary only.
 func awaitStandby(ctx context.Context, queries *db.Queries) error {
-	if err := queries.AwaitStandby(ctx); err != nil {
+	if err := queries.StandbyAwaitHere(ctx); err != nil {
 		return fmt.Errorf("auth: waiting for the standby: %w", err)
 	}
 	return nil

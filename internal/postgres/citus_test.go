@@ -40,7 +40,7 @@ const (
 // planExceptions lists the queries that do not run as one task, and why. Queries on all
 // shards are the background work of a process: no request runs them.
 var planExceptions = map[string]struct{ kind, why string }{
-	"AwaitStandby":                {onlyHere, "a message in the WAL of the coordinator, whose commit waits for its standby"},
+	"StandbyAwaitHere":            {onlyHere, "a message in the WAL of the coordinator, whose commit waits for its standby"},
 	"BuiltInSamplesLock":          {onlyHere, "an advisory lock between processes, all of which connect to the coordinator"},
 	"Clock":                       {onlyHere, "the time of the coordinator, which all statements use"},
 	"StoresTryEnter":              {onlyHere, "a statement of common groups, which a cluster does not have"},
