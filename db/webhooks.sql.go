@@ -708,27 +708,6 @@ func (q *Queries) WebhookList(ctx context.Context, arg WebhookListParams) ([]Web
 	return items, nil
 }
 
-const webhookProbe = `-- name: WebhookProbe :exec
-UPDATE webhooks
-SET retry_at = statement_timestamp()
-WHERE account_id = $1
-  AND id = $2
-  AND (retry_at > statement_timestamp() OR (failures >= 10 AND lease_until > statement_timestamp()))
-`
-
-type WebhookProbeParams struct {
-	AccountID int64
-	ID        string
-}
-
-// Lets a request make the next attempt at a webhook that waits after failures. If a process
-// makes one now, another follows. Deliveries that the same transaction makes due afterwards
-// come first.
-func (q *Queries) WebhookProbe(ctx context.Context, arg WebhookProbeParams) error {
-	_, err := q.db.Exec(ctx, webhookProbe, arg.AccountID, arg.ID)
-	return err
-}
-
 const webhookReseal = `-- name: WebhookReseal :exec
 UPDATE webhooks
 SET secret = $1,
@@ -759,6 +738,27 @@ func (q *Queries) WebhookReseal(ctx context.Context, arg WebhookResealParams) er
 		arg.OldSecret,
 		arg.OldPreviousSecret,
 	)
+	return err
+}
+
+const webhookRetryNow = `-- name: WebhookRetryNow :exec
+UPDATE webhooks
+SET retry_at = statement_timestamp()
+WHERE account_id = $1
+  AND id = $2
+  AND (retry_at > statement_timestamp() OR (failures >= 10 AND lease_until > statement_timestamp()))
+`
+
+type WebhookRetryNowParams struct {
+	AccountID int64
+	ID        string
+}
+
+// Lets a request make the next attempt at a webhook that waits after failures. If a process
+// makes one now, another follows. Deliveries that the same transaction makes due afterwards
+// come first.
+func (q *Queries) WebhookRetryNow(ctx context.Context, arg WebhookRetryNowParams) error {
+	_, err := q.db.Exec(ctx, webhookRetryNow, arg.AccountID, arg.ID)
 	return err
 }
 

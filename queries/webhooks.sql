@@ -72,7 +72,7 @@ WHERE webhooks.account_id = @account_id
   AND account_state.account_id = @account_id
 RETURNING webhooks.id, webhooks.url, webhooks.types, webhooks.description, webhooks.status, webhooks.disabled_reason, webhooks.created_at;
 
--- name: WebhookProbe :exec
+-- name: WebhookRetryNow :exec
 -- Lets a request make the next attempt at a webhook that waits after failures. If a process
 -- makes one now, another follows. Deliveries that the same transaction makes due afterwards
 -- come first.

@@ -96,7 +96,7 @@ func (s *Server) retryWebhookDelivery(c *gin.Context) error {
 		if !webhook.IsDeliveryID(id) {
 			return nil, errDeliveryNotFound
 		}
-		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: gate.Caller(c).AccountID, ID: at.ID}); err != nil {
+		if err := queries.WebhookRetryNow(ctx, db.WebhookRetryNowParams{AccountID: gate.Caller(c).AccountID, ID: at.ID}); err != nil {
 			return nil, err
 		}
 		row, err := queries.WebhookDeliveryRetry(ctx, db.WebhookDeliveryRetryParams{AccountID: gate.Caller(c).AccountID, WebhookID: at.ID, ID: id})

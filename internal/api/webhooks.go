@@ -231,7 +231,7 @@ func (s *Server) rotateWebhook(c *gin.Context) error {
 // testWebhook sends a webhook.test event to one webhook. The event is in no feed.
 func (s *Server) testWebhook(c *gin.Context) error {
 	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
-		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: gate.Caller(c).AccountID, ID: at.ID}); err != nil {
+		if err := queries.WebhookRetryNow(ctx, db.WebhookRetryNowParams{AccountID: gate.Caller(c).AccountID, ID: at.ID}); err != nil {
 			return nil, err
 		}
 		return s.createTest(ctx, queries, gate.Caller(c), at.ID, webhook.TestType)
@@ -271,7 +271,7 @@ func (s *Server) probeWebhook(c *gin.Context) error {
 			}
 			made.Deliveries = append(made.Deliveries, one)
 		}
-		return made, queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: gate.Caller(c).AccountID, ID: at.ID})
+		return made, queries.WebhookRetryNow(ctx, db.WebhookRetryNowParams{AccountID: gate.Caller(c).AccountID, ID: at.ID})
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"petstore/internal/egress"
+	"petstore/internal/faults"
 	"petstore/internal/standardwebhooks"
 	"petstore/internal/webhook"
 )
@@ -37,7 +38,7 @@ const (
 	drainedWithin = time.Second
 )
 
-// waits are the times between attempts: 75.6 hours in total.
+// waits are the retry schedule, the times between attempts: 75.6 hours in total. The guide Webhooks has it.
 var waits = [...]time.Duration{
 	5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
 }
@@ -165,9 +166,27 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 	return r
 }
 
+// injectFault injects a fault into the first attempt of a delivery of a sandbox, if a rule applies.
+// It reports whether the response is lost. If the event is not sent, it sets the problem.
+func (d *drain) injectFault(ctx context.Context, r *result) (loses bool) {
+	if d.payer == d.AccountID || r.attempts > 0 || r.isProbe() {
+		return false
+	}
+	rule, err := d.faults.Choose(ctx, d.payer, d.AccountID, faults.DeliverWebhook)
+	d.warn(ctx, "could not read the fault rules of a sandbox", err)
+	if rule == nil {
+		return false
+	}
+	if *rule.CloseWhen == faults.CloseBefore {
+		r.problem = webhook.Unsent
+		return false
+	}
+	return true
+}
+
 // post sends the request of an attempt.
 func (d *drain) post(ctx context.Context, to *target, r *result) (*http.Response, error) {
-	sent := r.probe(to)
+	sent := r.content(to)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, to.url, bytes.NewReader(sent.body))
 	if err != nil {
 		return nil, err

@@ -122,7 +122,7 @@ func TestHealth(t *testing.T) {
 	for name, test := range map[string]struct {
 		webhook   db.WebhookLockRow
 		results   []result
-		probedAt  *time.Time // nil: no probe
+		pauseEnd  *time.Time // nil: no trial
 		failures  int32
 		since     *time.Time
 		retryAt   *time.Time // before the pause
@@ -144,15 +144,15 @@ func TestHealth(t *testing.T) {
 		"nine failures":                  {webhook: failing(8, &at), results: []result{bad}, failures: 9, since: ago(day), retryAt: &at, isChanged: true},
 		"ten failures":                   {webhook: failing(8, &at), results: []result{bad, bad}, failures: 10, since: ago(day), retryAt: &at, pause: time.Second, isChanged: true},
 		"failures in flight":             {webhook: failing(9, &at), results: []result{bad, bad, bad, bad}, failures: 10, since: ago(day), retryAt: &at, pause: time.Second, isChanged: true},
-		"eleven failures":                {webhook: failing(10, &at), results: []result{bad}, probedAt: &at, failures: 11, since: ago(day), retryAt: &at, pause: 2 * time.Second, isChanged: true},
-		"15 failures":                    {webhook: failing(14, &at), results: []result{bad}, probedAt: &at, failures: 15, since: ago(day), retryAt: &at, pause: 32 * time.Second, isChanged: true},
-		"16 failures":                    {webhook: failing(15, &at), results: []result{bad}, probedAt: &at, failures: 16, since: ago(day), retryAt: &at, pause: time.Minute, isChanged: true},
-		"a thousand failures":            {webhook: failing(999, &at), results: []result{bad}, probedAt: &at, failures: 1000, since: ago(day), retryAt: &at, pause: time.Minute, isChanged: true},
+		"eleven failures":                {webhook: failing(10, &at), results: []result{bad}, pauseEnd: &at, failures: 11, since: ago(day), retryAt: &at, pause: 2 * time.Second, isChanged: true},
+		"15 failures":                    {webhook: failing(14, &at), results: []result{bad}, pauseEnd: &at, failures: 15, since: ago(day), retryAt: &at, pause: 32 * time.Second, isChanged: true},
+		"16 failures":                    {webhook: failing(15, &at), results: []result{bad}, pauseEnd: &at, failures: 16, since: ago(day), retryAt: &at, pause: time.Minute, isChanged: true},
+		"a thousand failures":            {webhook: failing(999, &at), results: []result{bad}, pauseEnd: &at, failures: 1000, since: ago(day), retryAt: &at, pause: time.Minute, isChanged: true},
 		"a failure within two days":      {webhook: failing(3, ago(2*day-time.Second)), results: []result{bad}, failures: 4, since: ago(day), retryAt: &at, isChanged: true},
 		"a failure after two days":       {webhook: failing(3, ago(2*day)), results: []result{bad}, failures: 4, since: &at, retryAt: &at, isChanged: true},
-		"a failed probe":                 {webhook: failing(12, ago(time.Hour)), results: []result{bad}, probedAt: ago(time.Hour), failures: 13, since: ago(day), retryAt: &at, pause: 8 * time.Second, isChanged: true},
-		"a request during a probe":       {webhook: failing(12, ago(time.Minute)), results: []result{bad}, probedAt: ago(time.Hour), failures: 13, since: ago(day), retryAt: ago(time.Minute), isChanged: true},
-		"a request after two days":       {webhook: failing(12, ago(time.Minute)), results: []result{bad}, probedAt: ago(2 * day), failures: 13, since: &at, retryAt: ago(time.Minute), isChanged: true},
+		"a failed trial":                 {webhook: failing(12, ago(time.Hour)), results: []result{bad}, pauseEnd: ago(time.Hour), failures: 13, since: ago(day), retryAt: &at, pause: 8 * time.Second, isChanged: true},
+		"a request during a trial":       {webhook: failing(12, ago(time.Minute)), results: []result{bad}, pauseEnd: ago(time.Hour), failures: 13, since: ago(day), retryAt: ago(time.Minute), isChanged: true},
+		"a request after two days":       {webhook: failing(12, ago(time.Minute)), results: []result{bad}, pauseEnd: ago(2 * day), failures: 13, since: &at, retryAt: ago(time.Minute), isChanged: true},
 		"500 ms":                         {results: []result{slow(500 * time.Millisecond)}},
 		"more than 500 ms":               {results: []result{slow(501 * time.Millisecond)}, slowUntil: in(10 * time.Minute), isChanged: true},
 		"slow for some time":             {webhook: db.WebhookLockRow{SlowUntil: in(5*time.Minute - time.Second)}, results: []result{slow(time.Second)}, slowUntil: in(10 * time.Minute), isChanged: true},
@@ -160,8 +160,8 @@ func TestHealth(t *testing.T) {
 		"slow before":                    {webhook: db.WebhookLockRow{SlowUntil: ago(time.Hour)}, results: []result{ok}, slowUntil: ago(time.Hour)},
 	} {
 		d := &drain{}
-		if test.probedAt != nil {
-			d.isProbe, d.probedAt = true, *test.probedAt
+		if test.pauseEnd != nil {
+			d.isTrial, d.pauseEnd = true, *test.pauseEnd
 		}
 		test.webhook.Now = at
 		got, isChanged := d.health(test.webhook, test.results)
@@ -304,7 +304,7 @@ func TestBatch(t *testing.T) {
 			}
 		}
 	}
-	if drains[0].began(1); drains[0].page != 1 {
+	if drains[0].notePage(1); drains[0].page != 1 {
 		t.Errorf("a drain holds %d deliveries of the one that it has read", drains[0].page)
 	}
 }

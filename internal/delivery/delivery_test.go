@@ -179,7 +179,7 @@ func (f *feed) request(webhookID string, change func(context.Context, *db.Querie
 		if _, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: f.account, ID: webhookID}); err != nil {
 			return nil, err
 		}
-		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: f.account, ID: webhookID}); err != nil {
+		if err := queries.WebhookRetryNow(ctx, db.WebhookRetryNowParams{AccountID: f.account, ID: webhookID}); err != nil {
 			return nil, err
 		}
 		return change(ctx, queries)

@@ -68,7 +68,7 @@ func (w *Worker) lookAt(ctx context.Context, ids []int64) error {
 	for _, row := range rows {
 		delete(without, row.AccountID)
 		if row.Undispatched > 0 {
-			w.dispatch(ctx, row.AccountID, row.PayerID)
+			w.startDispatch(ctx, row.AccountID, row.PayerID)
 		}
 	}
 	w.mu.Lock()
@@ -90,7 +90,7 @@ func (w *Worker) sweepAccounts(ctx context.Context) error {
 				return err
 			}
 			for _, row := range rows {
-				w.dispatch(ctx, row.AccountID, row.PayerID)
+				w.startDispatch(ctx, row.AccountID, row.PayerID)
 				undispatched += row.Undispatched
 				last = row.AccountID
 			}
@@ -105,8 +105,8 @@ func (w *Worker) sweepAccounts(ctx context.Context) error {
 	return err
 }
 
-// dispatch starts to dispatch the events of an account, a page for each turn of its payer.
-func (w *Worker) dispatch(ctx context.Context, accountID, payer int64) {
+// startDispatch starts to dispatch the events of an account, a page for each turn of its payer.
+func (w *Worker) startDispatch(ctx context.Context, accountID, payer int64) {
 	w.accounts.start(accountID, payer, func() {
 		for left := restNow; left != restNone && ctx.Err() == nil; {
 			var err error
@@ -140,7 +140,7 @@ func (w *Worker) dispatchTurn(ctx context.Context, accountID, payer int64) (rest
 	}
 	for _, to := range due {
 		if to.IsEnabled && to.IsFree { // else the release of its lease finds the deliveries, or a sweep
-			w.drain(ctx, endpoint{accountID, to.ID}, payer, to.IsSlow)
+			w.startDrain(ctx, endpoint{accountID, to.ID}, payer, to.IsSlow)
 		}
 	}
 	return left, nil

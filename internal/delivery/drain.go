@@ -88,8 +88,8 @@ func (d *drain) read(ctx context.Context, queue chan<- delivery) error {
 		return err
 	}
 	d.failures = to.failures
-	if d.isProbe = to.failures >= maxFailures; d.isProbe {
-		return d.readProbe(ctx, queue)
+	if d.isTrial = to.failures >= maxFailures; d.isTrial {
+		return d.readTrial(ctx, queue)
 	}
 	if to.isSlow && !d.isSlow {
 		return nil // the next turn has a place for slow webhooks
@@ -100,7 +100,7 @@ func (d *drain) read(ctx context.Context, queue chan<- delivery) error {
 			batch = d.batch()
 		}
 		due, err := d.due(ctx, after, batch)
-		d.began(len(due))
+		d.notePage(len(due))
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -127,9 +127,9 @@ func (d *drain) batch() int32 {
 	return int32(size)
 }
 
-// began notes that a page was read, which can be shorter than it might be. The first one begins
+// notePage notes that a page was read, which can be shorter than it might be. The first one begins
 // the slice.
-func (d *drain) began(page int) {
+func (d *drain) notePage(page int) {
 	d.Worker.mu.Lock()
 	d.page = min(d.page, page)
 	d.Worker.mu.Unlock()
@@ -140,10 +140,10 @@ func (d *drain) began(page int) {
 	}
 }
 
-// readProbe reads one delivery: the first that has become due since the pause ended or a
+// readTrial reads one delivery: the first that has become due since the pause ended or a
 // request ended it, or else the one that is due longest.
-func (d *drain) readProbe(ctx context.Context, queue chan<- delivery) error {
-	due, err := d.due(ctx, position{at: d.probedAt}, 1)
+func (d *drain) readTrial(ctx context.Context, queue chan<- delivery) error {
+	due, err := d.due(ctx, position{at: d.pauseEnd}, 1)
 	if err == nil && len(due) == 0 {
 		due, err = d.due(ctx, position{}, 1)
 	}

@@ -47,9 +47,9 @@ type drain struct {
 	ending <-chan struct{} // closed when the worker stops
 
 	lease    int64
-	isProbe  bool      // whether it sends one delivery after many failures
-	probedAt time.Time // when the pause before that has ended
-	expires  bool      // whether the probe has failed after maxAge of failures
+	isTrial  bool      // whether it sends one delivery, after a pause
+	pauseEnd time.Time // of the pause
+	expires  bool      // whether the trial has failed after maxAge of failures
 	page     int       // how many deliveries it holds of the page that was read last, under Worker.mu
 
 	reading sync.Mutex
@@ -62,8 +62,8 @@ type drain struct {
 	failures int       // failed attempts in a row
 }
 
-// drain starts to deliver what is due at a webhook, in turns of its payer.
-func (w *Worker) drain(ctx context.Context, to endpoint, payer int64, isSlow bool) {
+// startDrain starts to deliver what is due at a webhook, in turns of its payer.
+func (w *Worker) startDrain(ctx context.Context, to endpoint, payer int64, isSlow bool) {
 	w.webhooks.start(to, payer, func() {
 		rest := db.WebhookDueRow{PayerID: payer, IsSlow: isSlow, IsDue: true}
 		for rest.IsDue && ctx.Err() == nil {
@@ -136,7 +136,7 @@ func (d *drain) claim(ctx context.Context) (claimed bool, err error) {
 	}
 	d.lease = claim.Lease
 	if claim.RetryAt != nil {
-		d.probedAt = *claim.RetryAt
+		d.pauseEnd = *claim.RetryAt
 	}
 	d.Worker.mu.Lock()
 	defer d.Worker.mu.Unlock()
@@ -344,7 +344,7 @@ func (w *Worker) sweepWebhooks(ctx context.Context) error {
 				oldest[row.IsFailing] = max(oldest[row.IsFailing], row.DueFor)
 				switch {
 				case row.IsFree:
-					w.drain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
+					w.startDrain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
 				case row.IsAhead:
 					shortened++
 					w.warn(ctx, "could not shorten the lease or the pause of a webhook", w.shorten(ctx, row))
@@ -376,7 +376,7 @@ func (w *Worker) shorten(ctx context.Context, row db.DrainWebhooksRow) error {
 	ctx = w.db.ForAccounts(ctx, row.AccountID)
 	return errors.Join(
 		w.queries.WebhookShorten(ctx, db.WebhookShortenParams{AccountID: row.AccountID, ID: row.ID}),
-		w.queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: row.AccountID, ID: row.ID}))
+		w.queries.WebhookRetryNow(ctx, db.WebhookRetryNowParams{AccountID: row.AccountID, ID: row.ID}))
 }
 
 // deliverAsked starts to deliver to the webhooks that [Worker.Deliver] has named. Their
@@ -389,7 +389,7 @@ func (w *Worker) deliverAsked(ctx context.Context, webhooks map[endpoint]bool) {
 		case err != nil:
 			w.warn(ctx, "could not deliver what a request has made due", err)
 		case due.IsDue:
-			w.drain(ctx, to, due.PayerID, due.IsSlow)
+			w.startDrain(ctx, to, due.PayerID, due.IsSlow)
 		}
 	}
 }

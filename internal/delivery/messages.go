@@ -21,6 +21,9 @@ import (
 )
 
 const (
+	messageQueued = string(event.MessageQueued)
+	messagesPath  = "/messages/"
+
 	// messageExpiry is how long a message waits for a webhook that subscribes to it.
 	messageExpiry = 72 * time.Hour
 	// lostAfter is the age of a queued message whose deliveries, or the event of which, may
@@ -115,7 +118,7 @@ func (w *Worker) settleWebhooks(ctx context.Context) error {
 				return err
 			}
 			for _, row := range rows {
-				w.settleInSteps(ctx, row.PayerID, endpoint{row.AccountID, row.ID})
+				w.startSettling(ctx, row.PayerID, endpoint{row.AccountID, row.ID})
 				after.AfterAccount, after.AfterID = row.AccountID, row.ID
 			}
 			if len(rows) < page {
@@ -125,9 +128,9 @@ func (w *Worker) settleWebhooks(ctx context.Context) error {
 	})
 }
 
-// settleInSteps starts to adapt the messages that wait to a webhook. Payers take turns. In the turns of
+// startSettling starts to adapt the messages that wait to a webhook. Payers take turns. In the turns of
 // a payer, each of its webhooks takes one step before any takes the next.
-func (w *Worker) settleInSteps(ctx context.Context, payer int64, to endpoint) {
+func (w *Worker) startSettling(ctx context.Context, payer int64, to endpoint) {
 	w.changed.start(to, payer, func() {
 		for left := restNow; left != restNone && ctx.Err() == nil; {
 			var err error

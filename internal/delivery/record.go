@@ -17,9 +17,6 @@ import (
 )
 
 const (
-	messageQueued = string(event.MessageQueued)
-	messagesPath  = "/messages/"
-
 	// retryPause is the time between two tries to record results. It doubles each time, up to
 	// maxRetryPause.
 	retryPause    = 200 * time.Millisecond
@@ -29,7 +26,7 @@ const (
 	slowFor   = 10 * time.Minute
 	// maxFailures is the number of failed attempts in a row after which a webhook pauses: at
 	// first for minPause, and then twice as long each time, up to maxPause. The query
-	// WebhookProbe has the same number.
+	// WebhookRetryNow has the same number.
 	maxFailures = 10
 	minPause    = time.Second
 	maxPause    = time.Minute
@@ -134,7 +131,7 @@ func (d *drain) recordHealth(ctx context.Context, queries *db.Queries, webhook d
 	case failingFor >= givenUpAfter:
 		return d.disable(ctx, queries, "failing")
 	default:
-		d.expires = d.isProbe && failingFor >= maxAge
+		d.expires = d.isTrial && failingFor >= maxAge
 		return nil, nil
 	}
 }
@@ -163,12 +160,12 @@ func (d *drain) health(webhook db.WebhookLockRow, results []result) (after db.We
 			after.SlowUntil = new(webhook.Now.Add(slowFor))
 		}
 	}
-	if !d.isProbe { // requests that were in flight with the tenth failure do not lengthen the pause
+	if !d.isTrial { // requests that were in flight with the tenth failure do not lengthen the pause
 		after.Failures = min(after.Failures, maxFailures)
 	}
 	last := webhook.RetryAt
 	if d.isAskedAgain(webhook) {
-		last = &d.probedAt // the request has replaced it
+		last = &d.pauseEnd // the request has replaced it
 	}
 	isQuiet := last == nil || webhook.Now.Sub(*last) >= quietAfter
 	switch {
@@ -190,7 +187,7 @@ func (d *drain) health(webhook db.WebhookLockRow, results []result) (after db.We
 // isAskedAgain reports whether a request has asked for another attempt since the one after
 // the last pause began.
 func (d *drain) isAskedAgain(webhook db.WebhookLockRow) bool {
-	return d.isProbe && webhook.RetryAt != nil && webhook.RetryAt.After(d.probedAt)
+	return d.isTrial && webhook.RetryAt != nil && webhook.RetryAt.After(d.pauseEnd)
 }
 
 // pauseAfter returns how long a webhook pauses after a number of failures in a row.

@@ -303,9 +303,9 @@ func TestLookAt(t *testing.T) {
 	}
 }
 
-// TestProbe: after ten failures in a row, a drain reads one delivery. Before, it reads all. The
+// TestTrial: after ten failures in a row, a drain reads one delivery. Before, it reads all. The
 // pause before has ended when the drain has claimed the webhook, whatever a request asks for then.
-func TestProbe(t *testing.T) {
+func TestTrial(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	free := sound
@@ -317,16 +317,16 @@ func TestProbe(t *testing.T) {
 		to := endpointOf(i)
 		l.exec("UPDATE webhooks SET failures = $1, retry_at = $2 WHERE account_id = $3", maxFailures-1+i, longAgo, to.AccountID)
 		d = &drain{Worker: l.worker, endpoint: to, payer: to.AccountID, pool: l.worker.fast, ending: t.Context().Done()}
-		if claimed, err := d.claim(t.Context()); err != nil || !claimed || !d.probedAt.Equal(longAgo) {
-			t.Fatalf("claimed %t at %s, %v", claimed, d.probedAt, err)
+		if claimed, err := d.claim(t.Context()); err != nil || !claimed || !d.pauseEnd.Equal(longAgo) {
+			t.Fatalf("claimed %t at %s, %v", claimed, d.pauseEnd, err)
 		}
-		need.OK(t, l.queries.WebhookProbe(t.Context(), db.WebhookProbeParams{AccountID: to.AccountID, ID: to.WebhookID}))
+		need.OK(t, l.queries.WebhookRetryNow(t.Context(), db.WebhookRetryNowParams{AccountID: to.AccountID, ID: to.WebhookID}))
 		queue := make(chan delivery, maxEvents)
-		if err := d.read(t.Context(), queue); err != nil || len(queue) != want || d.isProbe != (want == 1) {
+		if err := d.read(t.Context(), queue); err != nil || len(queue) != want || d.isTrial != (want == 1) {
 			t.Errorf("after %d failures, a drain reads %d deliveries, %v; want %d", maxFailures-1+i, len(queue), err, want)
 		}
-		if !d.probedAt.Equal(longAgo) {
-			t.Errorf("after %d failures, a request ended the pause at %s", maxFailures-1+i, d.probedAt)
+		if !d.pauseEnd.Equal(longAgo) {
+			t.Errorf("after %d failures, a request ended the pause at %s", maxFailures-1+i, d.pauseEnd)
 		}
 	}
 	l.exec("UPDATE webhooks SET lease_until = NULL, retry_at = now() + interval '1 minute'")
@@ -334,8 +334,8 @@ func TestProbe(t *testing.T) {
 		t.Errorf("a process claims a webhook that pauses: %t, %v", claimed, err)
 	}
 	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
-	if queue := make(chan delivery, 1); d.readProbe(t.Context(), queue) != nil || len(queue) > 0 {
-		t.Error("a probe without a delivery that is due fails")
+	if queue := make(chan delivery, 1); d.readTrial(t.Context(), queue) != nil || len(queue) > 0 {
+		t.Error("a trial without a delivery that is due fails")
 	}
 }
 
@@ -423,9 +423,9 @@ func TestPagesAmongMore(t *testing.T) {
 	}
 }
 
-// TestRequestProbes: a request asks for another attempt only while a webhook pauses, or while a
+// TestRetryNow: a request asks for another attempt only while a webhook pauses, or while a
 // process makes the attempt after a pause.
-func TestRequestProbes(t *testing.T) {
+func TestRetryNow(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	tests := []struct {
@@ -448,7 +448,7 @@ func TestRequestProbes(t *testing.T) {
 	for i, test := range tests {
 		to := endpointOf(i)
 		l.exec("UPDATE webhooks SET failures = $1, retry_at = now() + $2::interval WHERE account_id = $3", test.failures, test.pause, to.AccountID)
-		need.OK(t, l.queries.WebhookProbe(t.Context(), db.WebhookProbeParams{AccountID: to.AccountID, ID: to.WebhookID}))
+		need.OK(t, l.queries.WebhookRetryNow(t.Context(), db.WebhookRetryNowParams{AccountID: to.AccountID, ID: to.WebhookID}))
 		const isNow = "SELECT retry_at BETWEEN $1 AND statement_timestamp() FROM webhooks WHERE account_id = $2"
 		if got := valueOf[bool](l, isNow, l.began, to.AccountID); got != test.want {
 			t.Errorf("case %d: the request asks for an attempt: %t", i, got)
