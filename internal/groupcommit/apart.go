@@ -21,7 +21,7 @@ type apart struct {
 	mu     sync.Mutex
 	writes map[int64]int // in progress, by account
 	until  times         // when stores take part again
-	held   times         // the same, of those that keep kept out
+	held   times         // until when own groups of stores may wait for their feed
 }
 
 // times has a time for each account.
@@ -62,17 +62,17 @@ func (a *apart) stores() int {
 	return len(a.writes)
 }
 
-// leave lets a store have groups of its own for a time.
-func (a *apart) leave(account int64, duration time.Duration) {
+// exclude keeps a store out of common groups for a time.
+func (a *apart) exclude(account int64, duration time.Duration) {
 	until := time.Now().Add(duration)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.until.put(account, until)
 }
 
-// keep keeps a store out of common groups for a time, because its feed was held or a write
-// of it has failed.
-func (a *apart) keep(account int64, duration time.Duration) {
+// excludeHeld is exclude for a store whose own groups may then wait for the feed, because it was held
+// or a write has failed.
+func (a *apart) excludeHeld(account int64, duration time.Duration) {
 	until := time.Now().Add(duration)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,7 +80,7 @@ func (a *apart) keep(account int64, duration time.Duration) {
 	a.held.put(account, until)
 }
 
-// isHeld reports whether keep keeps a store out, so that its own groups may wait for the feed.
+// isHeld reports whether own groups of a store may wait for the feed.
 func (a *apart) isHeld(account int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

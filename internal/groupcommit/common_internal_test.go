@@ -406,8 +406,8 @@ func TestBacklogIsApart(t *testing.T) {
 		}
 		time.Sleep(backlogFor) //nolint:forbidigo // the clock of the test
 		want("long after a backlog", 1, false)
-		a.keep(2, failedFor)
-		a.keep(2, contendedFor)
+		a.excludeHeld(2, failedFor)
+		a.excludeHeld(2, contendedFor)
 		time.Sleep(contendedFor) //nolint:forbidigo // the clock of the test
 		want("after a failure", 2, true)
 		if !a.isHeld(2) {
@@ -418,7 +418,7 @@ func TestBacklogIsApart(t *testing.T) {
 		if a.isHeld(2) {
 			t.Error("the feed counts as held long after a failure")
 		}
-		a.keep(3, failedFor)
+		a.excludeHeld(3, failedFor)
 		for account, writes := range map[int64]int{1: 3, 2: 3} {
 			for range writes {
 				a.end(account)
@@ -427,10 +427,10 @@ func TestBacklogIsApart(t *testing.T) {
 		if len(a.writes) != 0 || len(a.until.of) != 1 || len(a.held.of) != 1 {
 			t.Errorf("it remembers %v, %v and %v", a.writes, a.until, a.held)
 		}
-		a.leave(4, failedFor)
+		a.exclude(4, failedFor)
 		want("whose sandbox may be full", 4, true)
 		if a.isHeld(4) {
-			t.Error("the feed of a store that left counts as held")
+			t.Error("the feed of an excluded store counts as held")
 		}
 	})
 }
@@ -458,7 +458,7 @@ func TestGroupsBesideOtherStores(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			f.exec("UPDATE inventory SET quantity = 1000")
-			f.apart.keep(one.AccountID, time.Hour)
+			f.apart.excludeHeld(one.AccountID, time.Hour)
 			for range test.beside {
 				f.apart.begin(two.AccountID)
 			}

@@ -107,7 +107,7 @@ func TestFrozenClient(t *testing.T) {
 			frozen, proxy := f.openFrozen(mark)
 			before := "idle in transaction" // the one statement of the batch has not arrived
 			if isApart {
-				frozen.apart.keep(one.AccountID, time.Hour)
+				frozen.apart.excludeHeld(one.AccountID, time.Hour)
 			}
 			if isApart || pgtest.Is(pgtest.Citus) {
 				before = "active" // the other statements of the batch have run

@@ -231,9 +231,9 @@ func (w storeWrite) rows() lockedRows {
 	return lockedRows{w.Store, w.Pet, w.Category}
 }
 
-// mayShare reports whether a write fits into a common group: it reads and changes a pet and
+// fitsCommonGroup reports whether a write fits into a common group: it reads and changes a pet and
 // its stock, and may place orders.
-func (w *Write) mayShare() bool {
+func (w *Write) fitsCommonGroup() bool {
 	return w.Pet != 0 && w.Order == 0 && w.Category == 0 && (w.Creates == account.Orders || w.Creates == account.NoRows)
 }
 
@@ -274,9 +274,9 @@ func (c *Committer) Do(ctx context.Context, store Store, write *Write) (Result, 
 	}
 	isApart := c.apart.begin(w.AccountID)
 	defer c.apart.end(w.AccountID)
-	mayShare := w.mayShare() && !isApart && c.spans(ctx)
+	inCommon := w.fitsCommonGroup() && !isApart && c.hasCommonGroups(ctx)
 	for {
-		made, err := c.inGroup(ctx, w, mayShare)
+		made, err := c.inGroup(ctx, w, inCommon)
 		if errors.Is(err, errNotLocked) {
 			made, err = result(c.waiting.Do(ctx, w.rows(), w))
 		}
@@ -284,7 +284,7 @@ func (c *Committer) Do(ctx context.Context, store Store, write *Write) (Result, 
 		case errors.Is(err, errAlone):
 			made, err = c.alone(ctx, w)
 			if postgres.RolledBack(err) || postgres.Unavailable(err) {
-				c.apart.keep(w.AccountID, failedFor)
+				c.apart.excludeHeld(w.AccountID, failedFor)
 			}
 			return made, err
 		case !errors.Is(err, errTwin): // else the earlier write has committed
@@ -299,16 +299,16 @@ func result(decided outcome, err error) (Result, error) {
 }
 
 // inGroup runs a write in a common group, or else in a group of its store.
-func (c *Committer) inGroup(ctx context.Context, w storeWrite, mayShare bool) (Result, error) {
-	if mayShare {
+func (c *Committer) inGroup(ctx context.Context, w storeWrite, inCommon bool) (Result, error) {
+	if inCommon {
 		made, err := result(c.common.Do(ctx, struct{}{}, w))
 		switch {
 		case errors.Is(err, errFeedHeld):
-			c.apart.keep(w.AccountID, contendedFor)
+			c.apart.excludeHeld(w.AccountID, contendedFor)
 		case errors.Is(err, errUncounted):
-			c.apart.leave(w.AccountID, failedFor)
+			c.apart.exclude(w.AccountID, failedFor)
 		case postgres.RolledBack(err): // it had no neighbors
-			c.apart.keep(w.AccountID, failedFor)
+			c.apart.excludeHeld(w.AccountID, failedFor)
 			return made, err
 		default:
 			return made, err
@@ -326,7 +326,7 @@ func (c *Committer) runOwn(ctx context.Context, store Store, g *group) (decided 
 		decided, err = c.run(ctx, g)
 	}
 	if postgres.RolledBack(err) { // perhaps it has waited for the feed, and so would the next group
-		c.apart.keep(store.AccountID, failedFor)
+		c.apart.excludeHeld(store.AccountID, failedFor)
 	}
 	return decided, err
 }
@@ -339,8 +339,8 @@ func (c *Committer) writesNow() int {
 	return maxWrites
 }
 
-// spans reports whether groups may span stores. They do not while nobody knows.
-func (c *Committer) spans(ctx context.Context) bool {
+// hasCommonGroups reports whether the database is known not to be sharded.
+func (c *Committer) hasCommonGroups(ctx context.Context) bool {
 	sharded, err := c.db.IsSharded(ctx)
 	return err == nil && !sharded
 }

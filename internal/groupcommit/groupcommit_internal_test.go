@@ -282,7 +282,7 @@ func TestFailingWriteFailsAlone(t *testing.T) {
 		if _, err := f.Do(t.Context(), one, spoils); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("a write that changes the state and fails: %v", err)
 		}
-		f.apart.keep(one.AccountID, time.Hour)
+		f.apart.excludeHeld(one.AccountID, time.Hour)
 	}
 	panics := &Write{Pet: 3, Decide: func(*State) (Response, error) { panic("a bug") }}
 	for range 20 { // more than connections
