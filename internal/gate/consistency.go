@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"net/http"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -21,50 +20,6 @@ const (
 	consistencyPreference = "consistency"
 	eventualConsistency   = "eventual"
 )
-
-// read runs the handler of a GET. It is the only place that chooses where a request reads.
-// By default, the statements of [postgres.Reads] run on the primary. With the preference they run on
-// a replica, if one includes the position of the client. The handler may run several times, until it
-// has waited.
-func (g *Gate) read(c *gin.Context, r Route) error {
-	ctx, state := c.Request.Context(), requestOf(c)
-	value, preferred := "", false
-	if g.options.Replicas != nil && r.Scope != 0 {
-		if value, preferred = httpjson.Preference(c.Request.Header, consistencyPreference); !preferred {
-			g.options.Replicas.ServedByDefault()
-		}
-	}
-	handle := func() error {
-		err := r.Handle(c)
-		if err != nil { // it has sent nothing
-			c.Writer.Header().Del("Preference-Applied")
-		}
-		if state.waited > 0 && postgres.ConnectionLost(err) { // a second run would wait again, for something later
-			state.cause, err = err, ErrUnavailable
-		}
-		return err
-	}
-	if !preferred {
-		return postgres.RetryRead(ctx, handle)
-	}
-	after, err := g.WantedPosition(ctx, value)
-	if err != nil {
-		return err
-	}
-	return g.options.Replicas.Read(ctx, after, func(ctx context.Context) error {
-		c.Request = c.Request.WithContext(ctx)
-		applyPreference(c.Writer.Header(), consistencyPreference+"="+value)
-		return handle()
-	})
-}
-
-// applyPreference adds a preference to the header of a response (RFC 7240, section 3).
-func applyPreference(header http.Header, preference string) {
-	if applied := header.Get("Preference-Applied"); applied != "" {
-		preference = applied + ", " + preference
-	}
-	header.Set("Preference-Applied", preference)
-}
 
 // WantedPosition returns the position in the value of the preference; nil: any. The error
 // is [ErrInvalidConsistency] or comes from the database. The server does not ignore an
@@ -83,17 +38,6 @@ func (g *Gate) WantedPosition(ctx context.Context, value string) (*postgres.Posi
 	return nil, ErrInvalidConsistency.WithViolations([]httpjson.Violation{{
 		Header: "Prefer", Code: "invalid_format", Message: "`consistency` must be `eventual` or the value of `Petstore-Consistency` in a response from this API.",
 	}})
-}
-
-// write runs the handler of a write. If the response needs a token, it first gets the key,
-// so that a write that has committed does not fail.
-func (g *Gate) write(c *gin.Context, r Route) error {
-	if g.options.Replicas != nil && r.Scope != 0 {
-		if _, err := g.sharedSecrets(c.Request.Context()); err != nil {
-			return err
-		}
-	}
-	return r.Handle(c)
 }
 
 // ReportPosition sends the position after a write as a token. The token of an unknown

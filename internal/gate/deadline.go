@@ -2,8 +2,11 @@ package gate
 
 import (
 	"context"
+	"net/http"
 	"sync"
 	"time"
+
+	"github.com/gin-gonic/gin"
 )
 
 // deadline is a context that ends at a time or with its parent, as a context of
@@ -67,5 +70,76 @@ func (d *deadline) stop() {
 	defer d.mu.Unlock()
 	if d.cancel != nil {
 		d.cancel()
+	}
+}
+
+// unreadBodyTime is the maximum time that net/http waits for the rest of an unread body
+// before it sends the response and can reuse the connection.
+const unreadBodyTime = time.Second
+
+// limitUnreadBody limits the time that net/http waits for the rest of a body before it
+// sends the response. Otherwise it would wait for its ReadTimeout, so that clients
+// without a key could occupy all connections. The next request sets another deadline.
+func limitUnreadBody(c *gin.Context) {
+	if c.Request.ContentLength != 0 && !requestOf(c).bodyRead {
+		// If this fails, so does the response.
+		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(unreadBodyTime))
+	}
+}
+
+// extendDeadline extends the deadline of a request by the time spent on reading the body, on
+// an injected delay or on a wait. The first depends on the client, and each has its own limit. It
+// restarts the write timeout of the HTTP server for the same reason. The request reads from
+// the primary again. If the server has begun to shut down meanwhile, it closes the connection.
+func (g *Gate) extendDeadline(c *gin.Context, took time.Duration) {
+	state := requestOf(c)
+	state.move(state.at.Add(took))
+	c.Request = c.Request.WithContext(state)
+	if limit := writeTimeout(state); limit > 0 {
+		setWriteDeadline(c, limit)
+	}
+	g.closeAtShutDown(c)
+}
+
+// writeTimeout returns the write timeout of the HTTP server, or 0 if it has none.
+func writeTimeout(ctx context.Context) time.Duration {
+	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok {
+		return server.WriteTimeout
+	}
+	return 0
+}
+
+// setWriteDeadline limits the time from now to send the response. The HTTP server
+// must have a WriteTimeout, so that it resets the deadline for the next request.
+func setWriteDeadline(c *gin.Context, limit time.Duration) {
+	// If this fails, so does the response.
+	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(limit))
+}
+
+// liftWriteDeadline ends the limit of [setWriteDeadline] while the server has nothing to send. Over
+// HTTP/2 a deadline that passes resets the stream, although nothing is being written.
+func liftWriteDeadline(c *gin.Context) {
+	// If this fails, so does the response.
+	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{})
+}
+
+// A client must read a page of more than drainFrom bytes within drainPause plus a second
+// for each minDrainBytesSec of it. Smaller pages fit into the buffers of the kernel.
+const (
+	drainFrom        = 64 << 10
+	drainPause       = 2 * time.Second
+	minDrainBytesSec = 64 << 10
+)
+
+// drainTime returns the time within which a client must read a page of this size in bytes.
+func drainTime(size int64) time.Duration {
+	return drainPause + time.Duration(size)*time.Second/minDrainBytesSec
+}
+
+// limitDrain limits the time in which a client without a key must read a response of this
+// size in bytes.
+func limitDrain(c *gin.Context, size int) {
+	if limit := writeTimeout(c.Request.Context()); limit > 0 {
+		setWriteDeadline(c, min(limit, drainTime(int64(size))))
 	}
 }

@@ -102,3 +102,16 @@ func isID(segment string) bool {
 	_, err := strconv.ParseUint(segment, 10, 63)
 	return err == nil && segment[0] != '0'
 }
+
+// sunset sets the headers of a deprecated operation. The error is
+// [ErrOperationSunset] after the sunset, if the server enforces it.
+func (g *Gate) sunset(c *gin.Context, d *deprecation) error {
+	if d == nil {
+		return nil
+	}
+	d.announce(c)
+	if g.options.EnforceSunset && !g.options.Now().Before(d.end) {
+		return ErrOperationSunset
+	}
+	return nil
+}

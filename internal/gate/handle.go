@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/auth"
+	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 )
@@ -149,6 +150,53 @@ func (g *Gate) run(c *gin.Context, r Route) error {
 	return g.read(c, r) // it writes no response before it succeeds
 }
 
+// read runs the handler of a GET. It is the only place that chooses where a request reads.
+// By default, the statements of [postgres.Reads] run on the primary. With the preference they run on
+// a replica, if one includes the position of the client. The handler may run several times, until it
+// has waited.
+func (g *Gate) read(c *gin.Context, r Route) error {
+	ctx, state := c.Request.Context(), requestOf(c)
+	value, preferred := "", false
+	if g.options.Replicas != nil && r.Scope != 0 {
+		if value, preferred = httpjson.Preference(c.Request.Header, consistencyPreference); !preferred {
+			g.options.Replicas.ServedByDefault()
+		}
+	}
+	handle := func() error {
+		err := r.Handle(c)
+		if err != nil { // it has sent nothing
+			c.Writer.Header().Del("Preference-Applied")
+		}
+		if state.waited > 0 && postgres.ConnectionLost(err) { // a second run would wait again, for something later
+			state.cause, err = err, ErrUnavailable
+		}
+		return err
+	}
+	if !preferred {
+		return postgres.RetryRead(ctx, handle)
+	}
+	after, err := g.WantedPosition(ctx, value)
+	if err != nil {
+		return err
+	}
+	return g.options.Replicas.Read(ctx, after, func(ctx context.Context) error {
+		c.Request = c.Request.WithContext(ctx)
+		httpjson.ApplyPreference(c.Writer.Header(), consistencyPreference+"="+value)
+		return handle()
+	})
+}
+
+// write runs the handler of a write. If the response needs a token, it first gets the key,
+// so that a write that has committed does not fail.
+func (g *Gate) write(c *gin.Context, r Route) error {
+	if g.options.Replicas != nil && r.Scope != 0 {
+		if _, err := g.sharedSecrets(c.Request.Context()); err != nil {
+			return err
+		}
+	}
+	return r.Handle(c)
+}
+
 // isWrite reports whether requests with this method change something.
 func isWrite(method string) bool {
 	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch || method == http.MethodDelete
@@ -159,69 +207,6 @@ func isWrite(method string) bool {
 func checkPath(c *gin.Context) error {
 	if path := c.Request.URL.Path; !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
 		return ErrRouteNotFound
-	}
-	return nil
-}
-
-// unreadBodyTime is the maximum time that net/http waits for the rest of an unread body
-// before it sends the response and can reuse the connection.
-const unreadBodyTime = time.Second
-
-// limitUnreadBody limits the time that net/http waits for the rest of a body before it
-// sends the response. Otherwise it would wait for its ReadTimeout, so that clients
-// without a key could occupy all connections. The next request sets another deadline.
-func limitUnreadBody(c *gin.Context) {
-	if c.Request.ContentLength != 0 && !requestOf(c).bodyRead {
-		// If this fails, so does the response.
-		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(unreadBodyTime))
-	}
-}
-
-// extendDeadline extends the deadline of a request by the time spent on reading the body, on
-// an injected delay or on a wait. The first depends on the client, and each has its own limit. It
-// restarts the write timeout of the HTTP server for the same reason. The request reads from
-// the primary again. If the server has begun to shut down meanwhile, it closes the connection.
-func (g *Gate) extendDeadline(c *gin.Context, took time.Duration) {
-	state := requestOf(c)
-	state.move(state.at.Add(took))
-	c.Request = c.Request.WithContext(state)
-	if limit := writeTimeout(state); limit > 0 {
-		setWriteDeadline(c, limit)
-	}
-	g.closeAtShutDown(c)
-}
-
-// writeTimeout returns the write timeout of the HTTP server, or 0 if it has none.
-func writeTimeout(ctx context.Context) time.Duration {
-	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok {
-		return server.WriteTimeout
-	}
-	return 0
-}
-
-// setWriteDeadline limits the time from now to send the response. The HTTP server
-// must have a WriteTimeout, so that it resets the deadline for the next request.
-func setWriteDeadline(c *gin.Context, limit time.Duration) {
-	// If this fails, so does the response.
-	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(limit))
-}
-
-// liftWriteDeadline ends the limit of [setWriteDeadline] while the server has nothing to send. Over
-// HTTP/2 a deadline that passes resets the stream, although nothing is being written.
-func liftWriteDeadline(c *gin.Context) {
-	// If this fails, so does the response.
-	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{})
-}
-
-// sunset sets the headers of a deprecated operation. The error is
-// [ErrOperationSunset] after the sunset, if the server enforces it.
-func (g *Gate) sunset(c *gin.Context, d *deprecation) error {
-	if d == nil {
-		return nil
-	}
-	d.announce(c)
-	if g.options.EnforceSunset && !g.options.Now().Before(d.end) {
-		return ErrOperationSunset
 	}
 	return nil
 }

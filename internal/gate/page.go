@@ -4,33 +4,11 @@ import (
 	"cmp"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/httpjson"
 )
-
-// A client must read a page of more than drainFrom bytes within drainPause plus a second
-// for each minDrainBytesSec of it. Smaller pages fit into the buffers of the kernel.
-const (
-	drainFrom        = 64 << 10
-	drainPause       = 2 * time.Second
-	minDrainBytesSec = 64 << 10
-)
-
-// drainTime returns the time within which a client must read a page of this size in bytes.
-func drainTime(size int64) time.Duration {
-	return drainPause + time.Duration(size)*time.Second/minDrainBytesSec
-}
-
-// limitDrain limits the time in which a client without a key must read a response of this
-// size in bytes.
-func limitDrain(c *gin.Context, size int) {
-	if limit := writeTimeout(c.Request.Context()); limit > 0 {
-		setWriteDeadline(c, min(limit, drainTime(int64(size))))
-	}
-}
 
 // ReserveResponse counts the bytes of a response against the share of the payer, until the
 // request ends. It limits the time in which the client must read them.
@@ -99,7 +77,7 @@ func (g *Gate) WritePage(c *gin.Context, page Page) error {
 	}
 	if page.Total != nil {
 		header.Set("X-Total-Count", strconv.FormatInt(*page.Total, 10))
-		applyPreference(header, "count=exact")
+		httpjson.ApplyPreference(header, "count=exact")
 	}
 	httpjson.Send(c.Writer, http.StatusOK, cmp.Or(page.ContentType, httpjson.ContentType), encoded)
 	return nil

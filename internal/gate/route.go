@@ -72,6 +72,17 @@ func (r Route) has(attributes Attributes) bool { return r.Attributes&attributes 
 // HasFaults reports whether fault rules of a sandbox may name the operation.
 func (r Route) HasFaults() bool { return r.Scope != 0 && !r.has(NoFaults) }
 
+// The media types of responses besides JSON.
+const (
+	// StreamType is the content type of Server-Sent Events
+	// (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+	StreamType = "text/event-stream"
+	// ArchiveType is the content type of HTTP Archives, which has no registration.
+	ArchiveType = "application/har+json"
+	// MarkdownType is the content type of Markdown.
+	MarkdownType = "text/markdown"
+)
+
 // accepted reports whether Accept allows a response of the operation.
 func (r Route) accepted(header http.Header) bool {
 	return httpjson.AcceptsJSON(header) || r.has(Streams) && httpjson.Prefers(header, StreamType) || r.has(Archives) && httpjson.Prefers(header, ArchiveType) ||

@@ -15,14 +15,6 @@ import (
 )
 
 const (
-	// StreamType is the content type of Server-Sent Events
-	// (https://html.spec.whatwg.org/multipage/server-sent-events.html).
-	StreamType = "text/event-stream"
-	// ArchiveType is the content type of HTTP Archives, which has no registration.
-	ArchiveType = "application/har+json"
-	// MarkdownType is the content type of Markdown.
-	MarkdownType = "text/markdown"
-
 	// keyCheck is the time between two checks of the API key of a stream.
 	keyCheck = time.Second
 	// heartbeat is the time without an event after which a stream sends its position or a

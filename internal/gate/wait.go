@@ -36,7 +36,7 @@ func PreferredWait(c *gin.Context) time.Duration {
 // ApplyWait says in the header of a response how long its request preferred to wait.
 func ApplyWait(header http.Header, wait time.Duration) {
 	if wait > 0 {
-		applyPreference(header, "wait="+strconv.Itoa(int(wait/time.Second)))
+		httpjson.ApplyPreference(header, "wait="+strconv.Itoa(int(wait/time.Second)))
 	}
 }
 

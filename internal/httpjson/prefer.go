@@ -45,6 +45,14 @@ func Preference(header http.Header, wanted string) (value string, given bool) {
 	return "", false
 }
 
+// ApplyPreference adds a preference to the header of a response (RFC 7240, section 3).
+func ApplyPreference(header http.Header, preference string) {
+	if applied := header.Get("Preference-Applied"); applied != "" {
+		preference = applied + ", " + preference
+	}
+	header.Set("Preference-Applied", preference)
+}
+
 // cutQuoted cuts a header at the first separator outside of quoted strings (RFC 9110,
 // section 5.6.4).
 func cutQuoted(field string, separator byte) (before, after string) {
