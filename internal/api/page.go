@@ -17,6 +17,7 @@ import (
 	"petstore/internal/postgres"
 )
 
+// The size of a page. The parameter limit in openapi.yaml has both.
 const (
 	defaultLimit = 50
 	maxLimit     = 200
@@ -46,8 +47,8 @@ type page struct {
 }
 
 // newPage reads limit, cursor, sort and Prefer.
-func newPage(c *gin.Context, params *httpjson.Params, defaultLimit int, s sorts) *page {
-	p := &page{url: c.Request.URL, path: c.FullPath(), limit: defaultLimit, account: gate.Caller(c).AccountID, payer: gate.Caller(c).Payer(), counted: httpjson.PrefersCount(c.Request.Header), zipped: httpjson.PrefersGzip(c.Request.Header)}
+func newPage(c *gin.Context, params *httpjson.Params, usual int, s sorts) *page {
+	p := &page{url: c.Request.URL, path: c.FullPath(), limit: usual, account: gate.Caller(c).AccountID, payer: gate.Caller(c).Payer(), counted: httpjson.PrefersCount(c.Request.Header), zipped: httpjson.PrefersGzip(c.Request.Header)}
 	if limit := params.Integer("limit", 1, maxLimit); limit != nil {
 		p.limit = int(*limit)
 	}

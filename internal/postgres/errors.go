@@ -73,8 +73,8 @@ func FromServer(err error) bool { return sqlState(err) != "" }
 
 // Unavailable reports whether a statement failed because of the database and not
 // because of the statement: it is unreachable, failing over, out of resources, too slow, or
-// has no partition for an event. The same request may succeed later. A write may or may not
-// have been done.
+// has no partition for an event. The API then returns 503. The same request may succeed later. A
+// write may or may not have been done.
 func Unavailable(err error) bool {
 	if _, never := errors.AsType[*acquireError](err); never {
 		return true // no statement has run, whatever the server said
