@@ -170,7 +170,7 @@ func (w *Worker) Wake(accountID int64) {
 	}
 }
 
-// Deliver tells the worker that deliveries to a webhook are due, after the commit of that.
+// Deliver tells the worker that a commit has made deliveries to a webhook due.
 // It does not block. Without it, the next sweep finds them.
 func (w *Worker) Deliver(accountID int64, webhookID string) {
 	w.asked.add(endpoint{accountID, webhookID})
@@ -211,7 +211,7 @@ func (w *Worker) Run(ctx context.Context) {
 
 // change runs an action in a transaction, when its payer has a place for it. The transaction
 // numbers the events that the action returns together with COMMIT, because all writers of
-// the account wait for that. It then wakes those that wait for them.
+// the account wait from then on. It then wakes the requests that wait for events.
 func (w *Worker) change(ctx context.Context, payer, accountID int64, action func(context.Context, *db.Queries) ([]event.Event, error)) error {
 	if err := w.places.Take(ctx, payer, 1); err != nil {
 		return err

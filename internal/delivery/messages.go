@@ -198,7 +198,7 @@ func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (left res
 	return left, nil
 }
 
-// settlePageOf adapts messages to a locked webhook, and returns the events of that.
+// settlePageOf adapts messages to a locked webhook, and returns the events about them.
 func settlePageOf(ctx context.Context, queries *db.Queries, to endpoint, webhook db.WebhookLockRow, ids []string) ([]event.Event, error) {
 	if webhook.Status == "enabled" && wants(webhook.Types, messageQueued) {
 		queued, err := eventsOf(ctx, queries, to.AccountID, ids)

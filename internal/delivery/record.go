@@ -60,7 +60,7 @@ func (d *drain) record(ctx context.Context, results []result) error {
 }
 
 // recordOnce records results and what follows from them: the health of the webhook, the
-// status of messages. It returns the events of that.
+// status of messages. It returns the events about both.
 func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []result) ([]event.Event, error) {
 	webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: d.AccountID, ID: d.WebhookID})
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && webhook.Lease != d.lease {
@@ -109,7 +109,7 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 }
 
 // recordHealth notes whether the webhook fails or is slow, and disables it when it is gone or
-// has failed for 5 days. It returns the event of that.
+// has failed for 5 days. It then returns the event.
 func (d *drain) recordHealth(ctx context.Context, queries *db.Queries, webhook db.WebhookLockRow, results []result) ([]event.Event, error) {
 	if webhook.Status != "enabled" {
 		d.stop()
@@ -199,7 +199,7 @@ func pauseAfter(failures int32) time.Duration {
 	return vary(min(minPause<<min(failures-maxFailures, doublings), maxPause))
 }
 
-// disable disables the webhook, and returns the event of that.
+// disable disables the webhook, and returns the event about it.
 func (d *drain) disable(ctx context.Context, queries *db.Queries, reason string) ([]event.Event, error) {
 	d.stop()
 	if err := queries.WebhookDisable(ctx, db.WebhookDisableParams{AccountID: d.AccountID, ID: d.WebhookID, Reason: &reason}); err != nil {

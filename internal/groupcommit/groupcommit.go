@@ -195,7 +195,7 @@ type Result struct {
 	Response
 
 	Replayed bool
-	// Position is that after the commit, if the pool reports positions.
+	// Position is the position of the database after the commit, if the pool reports positions.
 	Position postgres.Position
 }
 

@@ -77,7 +77,7 @@ type Server struct {
 	// Skew is the time by which the clock of the server is ahead. Error is the most by which it
 	// may be wrong.
 	Skew, Error time.Duration
-	// Connections are those of all clients, and MaxConnections those that roles without special
+	// Connections is the number of all clients, and MaxConnections how many roles without special
 	// privileges may have.
 	Connections, MaxConnections int
 }

@@ -24,8 +24,8 @@ type Pipeline struct {
 }
 
 // Pipe runs an action in a pipeline. The action must call [Pipeline.Commit] last. If it
-// returns an error, Pipe rolls back and returns the error. It does not retry. The position
-// is that after the commit, if it is known and [DB.ReportPositions] was called.
+// returns an error, Pipe rolls back and returns the error. It does not retry. The result is
+// the position after the commit, if it is known and [DB.ReportPositions] was called.
 func Pipe(ctx context.Context, d *DB, action func(context.Context, *Pipeline) error) (Position, error) {
 	return inPipeline(ctx, d, func(p *Pipeline) error {
 		p.queued.Queue("BEGIN")
