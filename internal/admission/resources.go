@@ -39,9 +39,9 @@ func (r Resource) Of(total int) Resource {
 	return r
 }
 
-// LookParts are the parts of a place of Looks. Pages that share a round trip to the database take one
+// ReadParts are the parts of a place of Reads. Pages that share a round trip to the database take one
 // part each. They are more than share one, so that the next pages gather while some are read.
-const LookParts = 64
+const ReadParts = 64
 
 // The resources of requests with an API key.
 var (
@@ -69,9 +69,9 @@ var (
 	// connections that such transactions may have ([petstore/internal/postgres.DB.LockWaits]).
 	// A payer has two, so that one that waits does not stop its others.
 	Locks = Resource{Name: "transactions that wait for locks", Least: 2, Wait: Forever}
-	// Looks are pages that are read and encoded, and reads of requests that wait and of streams. Requests
-	// for the same share a read. The total is the same as for Locks, times LookParts.
-	Looks = Resource{Name: "reads of pages, of requests that wait and of streams", Least: 2 * LookParts, Wait: Forever}
+	// Reads are the reads of pages, of requests that wait and of streams, with the encoding. Requests for
+	// the same share a read. The total is the same as for Locks, times ReadParts.
+	Reads = Resource{Name: "reads of pages, of requests that wait and of streams", Least: 2 * ReadParts, Wait: Forever}
 	// Decodings are large bodies that are decoded, or redacted for the record. They take only CPU time. With
 	// one of each payer at a time, the requests of others find a processor.
 	Decodings = Resource{Name: "large bodies that are decoded", Total: 2, Share: 1, Wait: Forever}
@@ -92,7 +92,7 @@ var (
 // Resources lists all resources, as decision 8 does.
 func Resources() []Resource {
 	return []Resource{
-		Requests, Bodies, BodyBytes, PageBytes, Streams, LongPolls, Delays, Exchanges, Counts, Locks, Looks, Decodings, Loads,
+		Requests, Bodies, BodyBytes, PageBytes, Streams, LongPolls, Delays, Exchanges, Counts, Locks, Reads, Decodings, Loads,
 		FastWebhooks, SlowWebhooks, DeliveryTransactions, Dispatches, Settlements,
 	}
 }

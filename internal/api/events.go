@@ -139,23 +139,23 @@ type feedKey struct {
 // the cursor yet, so the primary decides whether they are gone.
 func (s *Server) beginFeed(c *gin.Context, q *feed.Query, form feedForm) (*feedReading, error) {
 	ctx, r := c.Request.Context(), &feedReading{server: s, query: q, form: form, meter: s.newMeter(c)}
-	page, err := r.look(ctx, q)
+	page, err := r.read(ctx, q)
 	if _, expired := errors.AsType[*feed.ExpiredError](err); (expired || errors.Is(err, pgx.ErrNoRows)) && postgres.ReaderOf(ctx) != nil {
-		page, err = r.look(postgres.OnPrimary(ctx), q)
+		page, err = r.read(postgres.OnPrimary(ctx), q)
 	}
 	return r, r.add(page, 0, err)
 }
 
 // next reads the page after the last one, for a request that waits.
 func (r *feedReading) next(ctx context.Context) error {
-	page, err := r.look(ctx, r.query.From(r.page.Next))
+	page, err := r.read(ctx, r.query.From(r.page.Next))
 	return r.add(page, r.cost(), err)
 }
 
-// look finds a page, which requests for the same share.
-func (r *feedReading) look(ctx context.Context, q *feed.Query) (feedPage, error) {
-	key := lookKey{r.meter.caller.Payer(), feedKey{q.Key(), r.form}, admission.LookParts}
-	return look(ctx, r.server.looks, key, func(ctx context.Context) (feedPage, error) { return r.find(ctx, q) })
+// read finds a page, which requests for the same share.
+func (r *feedReading) read(ctx context.Context, q *feed.Query) (feedPage, error) {
+	key := placedKey{r.meter.caller.Payer(), feedKey{q.Key(), r.form}, admission.ReadParts}
+	return readPlaced(ctx, r.server.placedReads, key, func(ctx context.Context) (feedPage, error) { return r.find(ctx, q) })
 }
 
 // find finds a page and encodes its events.

@@ -93,7 +93,7 @@ type storeKey struct{ payer, account int64 }
 // newMessageReader shares the reading of messages among the requests of an account that
 // wait. Each read takes a place of its payer. A message that does not exist is nil.
 func newMessageReader(queries *db.Queries, places *admission.Pool) *sharedRead[storeKey, string, *db.MessageGetManyRow] {
-	limits := placedReads
+	limits := placedLimits
 	limits.Inputs = maxMessagesPerRead
 	return shareReads(limits, func(ctx context.Context, store storeKey, ids []string) ([]*db.MessageGetManyRow, error) {
 		rows, err := queries.MessageGetMany(ctx, db.MessageGetManyParams{AccountID: store.account, Ids: ids})
@@ -109,7 +109,7 @@ func newMessageReader(queries *db.Queries, places *admission.Pool) *sharedRead[s
 			messages[i] = found[id]
 		}
 		return messages, nil
-	}).taking(places, func(store storeKey) (payer, weight int64) { return store.payer, admission.LookParts })
+	}).taking(places, func(store storeKey) (payer, weight int64) { return store.payer, admission.ReadParts })
 }
 
 // listMessages lists the caller's messages, newest first.

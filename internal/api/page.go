@@ -112,8 +112,8 @@ type list[Row, Item any] struct {
 	// inVain is whether find may read all rows of a filter and find none that match another.
 	// It then counts as an expensive query.
 	inVain bool
-	// perPlace is how many of such pages share a place of [admission.Looks]; 0: each has one alone.
-	// A page takes no part of a place if more than [admission.LookParts] share it.
+	// perPlace is how many of such pages share a place of [admission.Reads]; 0: each has one alone.
+	// A page takes no part of a place if more than [admission.ReadParts] share it.
 	perPlace int64
 	item     func(Row) Item
 	cursorOf func(Row) httpjson.Position
@@ -148,12 +148,12 @@ func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params
 		}
 		total = &count
 	}
-	pages, weight := s.looks, admission.LookParts/max(1, l.perPlace)
+	pages, weight := s.placedReads, admission.ReadParts/max(1, l.perPlace)
 	if l.inVain {
 		pages, weight = s.counts, 1
 	}
 	what := pageKey{p.account, p.url.RequestURI(), l.contentType, p.zipped}
-	made, err := look(ctx, pages, lookKey{p.payer, what, weight}, func(ctx context.Context) (gate.Page, error) {
+	made, err := readPlaced(ctx, pages, placedKey{p.payer, what, weight}, func(ctx context.Context) (gate.Page, error) {
 		return readPage(ctx, s, p, l)
 	})
 	if err != nil {
@@ -171,7 +171,7 @@ func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params
 func (s *Server) countOf(ctx context.Context, p *page, count func(context.Context) (int64, error)) (int64, error) {
 	query := p.url.Query()
 	query.Del("sort")
-	return look(ctx, s.counts, lookKey{p.payer, p.itemsID(p.url.Path, query), 1}, count)
+	return readPlaced(ctx, s.counts, placedKey{p.payer, p.itemsID(p.url.Path, query), 1}, count)
 }
 
 // readPage reads and encodes a page, with a link to the next one if there is one.

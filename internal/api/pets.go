@@ -1,6 +1,8 @@
 package api
 
 import (
+	"context"
+
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
@@ -126,4 +128,52 @@ func (s *Server) changePet(c *gin.Context, w groupcommit.Write, decide func(*gro
 		return decide(state, current)
 	}
 	return s.commit(c, w)
+}
+
+// maxPetsPerRead is the maximum number of single pets whose reads share a round trip.
+const maxPetsPerRead = 100
+
+// ownPet identifies a pet of an account.
+type ownPet struct{ account, id int64 }
+
+// newPetReader returns a coalescer of reads of single pets, by node. A pet that does not
+// exist is nil. The pets of an account share a statement, and the statements of all accounts
+// on a node share a round trip.
+func newPetReader(queries *db.Queries) *sharedRead[any, ownPet, *db.Pet] {
+	limits := sharedLimits
+	limits.Inputs = maxPetsPerRead
+	return shareReads(limits, func(ctx context.Context, _ any, wanted []ownPet) ([]*db.Pet, error) {
+		params := byAccount(wanted)
+		perAccount, err := results(len(params), queries.PetGetMany(ctx, params).Query)
+		if err != nil {
+			return nil, err
+		}
+		found := make(map[ownPet]*db.Pet, len(wanted))
+		for _, rows := range perAccount {
+			for i := range rows {
+				found[ownPet{rows[i].AccountID, rows[i].ID}] = &rows[i]
+			}
+		}
+		pets := make([]*db.Pet, len(wanted))
+		for i, one := range wanted {
+			pets[i] = found[one]
+		}
+		return pets, nil
+	})
+}
+
+// byAccount returns a statement for each account, with the ids of its pets.
+func byAccount(wanted []ownPet) []db.PetGetManyParams {
+	var params []db.PetGetManyParams
+	index := make(map[int64]int) // by account
+	for _, one := range wanted {
+		at, known := index[one.account]
+		if !known {
+			at = len(params)
+			index[one.account] = at
+			params = append(params, db.PetGetManyParams{AccountID: one.account})
+		}
+		params[at].Ids = append(params[at].Ids, one.id)
+	}
+	return params
 }

@@ -100,7 +100,7 @@ func (f petFilter) perPlace() int64 {
 	case len(f.ids) > 1, f.categoryID != nil, len(f.statuses) > 0:
 		return 0
 	default:
-		return admission.LookParts
+		return admission.ReadParts
 	}
 }
 
@@ -172,56 +172,8 @@ func (s *Server) getPets(ctx context.Context, accountID int64, ids []int64) ([]d
 	return []db.Pet{*row}, nil
 }
 
-// The maximum number of single pets, and of pages, whose reads share a round trip.
-const (
-	maxPetsPerRead  = 100
-	maxPagesPerRead = 16
-)
-
-// ownPet identifies a pet of an account.
-type ownPet struct{ account, id int64 }
-
-// newPetReader returns a coalescer of reads of single pets, by node. A pet that does not
-// exist is nil. The pets of an account share a statement, and the statements of all accounts
-// on a node share a round trip.
-func newPetReader(queries *db.Queries) *sharedRead[any, ownPet, *db.Pet] {
-	limits := sharedReads
-	limits.Inputs = maxPetsPerRead
-	return shareReads(limits, func(ctx context.Context, _ any, wanted []ownPet) ([]*db.Pet, error) {
-		params := byAccount(wanted)
-		perAccount, err := results(len(params), queries.PetGetMany(ctx, params).Query)
-		if err != nil {
-			return nil, err
-		}
-		found := make(map[ownPet]*db.Pet, len(wanted))
-		for _, rows := range perAccount {
-			for i := range rows {
-				found[ownPet{rows[i].AccountID, rows[i].ID}] = &rows[i]
-			}
-		}
-		pets := make([]*db.Pet, len(wanted))
-		for i, one := range wanted {
-			pets[i] = found[one]
-		}
-		return pets, nil
-	})
-}
-
-// byAccount returns a statement for each account, with the ids of its pets.
-func byAccount(wanted []ownPet) []db.PetGetManyParams {
-	var params []db.PetGetManyParams
-	index := make(map[int64]int) // by account
-	for _, one := range wanted {
-		at, known := index[one.account]
-		if !known {
-			at = len(params)
-			index[one.account] = at
-			params = append(params, db.PetGetManyParams{AccountID: one.account})
-		}
-		params[at].Ids = append(params[at].Ids, one.id)
-	}
-	return params
-}
+// maxPagesPerRead is the maximum number of pages whose reads share a round trip.
+const maxPagesPerRead = 16
 
 // pageOfPets is a page of pets in a sort.
 type pageOfPets struct {
@@ -242,16 +194,4 @@ func (s *Server) newPageOfPetsReader(parallel int) *sharedRead[any, pageOfPets, 
 		}
 		return results(len(pages), s.sorted(sorts...).PetList(ctx, params).Query)
 	})
-}
-
-// results returns the rows of each of n statements that share a round trip, or the first
-// error.
-func results[Row any](n int, read func(func(int, []Row, error))) (all [][]Row, err error) {
-	all = make([][]Row, n)
-	read(func(i int, rows []Row, failed error) {
-		if all[i] = rows; err == nil {
-			err = failed
-		}
-	})
-	return all, err
 }

@@ -317,7 +317,7 @@ func findLater(ctx context.Context, queries *db.Queries, params db.ExchangesAfte
 
 // lookForLater is [findLater] for a request that waits and for a stream.
 func (s *Server) lookForLater(ctx context.Context, payer int64, params db.ExchangesAfterParams) (laterRequests, error) {
-	return look(ctx, s.looks, lookKey{payer, params, admission.LookParts}, func(ctx context.Context) (laterRequests, error) {
+	return readPlaced(ctx, s.placedReads, placedKey{payer, params, admission.ReadParts}, func(ctx context.Context) (laterRequests, error) {
 		return findLater(ctx, s.reads, params)
 	})
 }

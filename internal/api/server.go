@@ -76,11 +76,11 @@ type Server struct {
 	pets               *sharedRead[any, ownPet, *db.Pet]
 	// pagesOfPets are different pages.
 	pagesOfPets *sharedRead[any, pageOfPets, []db.PetListRow]
-	// looks are pages, and reads of requests that wait and of streams.
-	looks looks
+	// placedReads are the reads of pages, of requests that wait and of streams.
+	placedReads placedReads
 	// counts are exact counts, and pages that may read many rows. They may take longer than 250 ms, so
 	// no second one of the same items starts meanwhile.
-	counts   looks
+	counts   placedReads
 	messages *sharedRead[storeKey, string, *db.MessageGetManyRow]
 }
 
@@ -101,10 +101,10 @@ func New(options Options) (*Server, error) {
 	s.exchanges = feed.New(options.DB, s.exchangeEnds)
 	s.recorder = exchange.New(options.DB, s.exchanges, options.Log, options.Metrics.Recorded)
 	s.pets = newPetReader(s.reads)
-	looks := admission.Looks.Of(options.DB.LockWaits() * admission.LookParts)
-	s.pagesOfPets = s.newPageOfPetsReader(int(looks.OfOnePayer() / admission.LookParts))
-	places := admission.New(looks)
-	s.looks, s.messages = newLooks(placedReads, places), newMessageReader(s.reads, places)
+	reading := admission.Reads.Of(options.DB.LockWaits() * admission.ReadParts)
+	s.pagesOfPets = s.newPageOfPetsReader(int(reading.OfOnePayer() / admission.ReadParts))
+	places := admission.New(reading)
+	s.placedReads, s.messages = newPlacedReads(placedLimits, places), newMessageReader(s.reads, places)
 	spec, err := SpecFor(options.BaseURL)
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.counts = newLooks(coalesce.Limits{Parallel: 1}, s.gate.Limits.Counts)
+	s.counts = newPlacedReads(coalesce.Limits{Parallel: 1}, s.gate.Limits.Counts)
 	s.committer = groupcommit.New(options.DB, locks)
 	return s, nil
 }

@@ -63,7 +63,19 @@ func (s *sharedRead[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out 
 	return shared.out, nil
 }
 
-// sharedReads are the limits of coalesced reads of single pets.
+// results returns the rows of each of n statements that share a round trip, or the first
+// error.
+func results[Row any](n int, read func(func(int, []Row, error))) (all [][]Row, err error) {
+	all = make([][]Row, n)
+	read(func(i int, rows []Row, failed error) {
+		if all[i] = rows; err == nil {
+			err = failed
+		}
+	})
+	return all, err
+}
+
+// sharedLimits are the limits of coalesced reads of single pets.
 // docs/performance.md has the effect of coalescing.
 //
 // One is under way at a time. With a second one fewer reads share each, and the
@@ -71,36 +83,36 @@ func (s *sharedRead[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out 
 // because its backend is frozen, does not stop the reads after it: up to two more
 // may run beside it. A pool has 12 connections by default, so a locked table leaves
 // most of them to other requests.
-var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
+var sharedLimits = coalesce.Limits{Parallel: 1, Spare: 2}
 
-// placedReads are the limits of reads that take a place of their payer. The places limit how many
+// placedLimits are the limits of reads that take a place of their payer. The places limit how many
 // run beside those that hang. A common limit would let one payer take that from the others.
-var placedReads = coalesce.Limits{Parallel: 1, Spare: math.MaxInt}
+var placedLimits = coalesce.Limits{Parallel: 1, Spare: math.MaxInt}
 
-// lookKey says what requests of a payer read. The value must name everything on which that depends.
-type lookKey struct {
+// placedKey says what requests of a payer read. The value must name everything on which that depends.
+type placedKey struct {
 	payer  int64
 	what   any
 	weight int64 // of a read, in the resource of which it takes a part
 }
 
-// looks are reads that take a part of a resource. Requests for the same share one.
-type looks struct {
-	*sharedRead[lookKey, func(context.Context) (any, error), any]
+// placedReads are reads that take a part of a resource. Requests for the same share one.
+type placedReads struct {
+	*sharedRead[placedKey, func(context.Context) (any, error), any]
 }
 
-// newLooks returns the looks of a resource.
-func newLooks(limits coalesce.Limits, resource *admission.Pool) looks {
-	return looks{shareReads(limits, func(ctx context.Context, _ lookKey, reads []func(context.Context) (any, error)) ([]any, error) {
+// newPlacedReads returns the reads that take parts of a resource.
+func newPlacedReads(limits coalesce.Limits, resource *admission.Pool) placedReads {
+	return placedReads{shareReads(limits, func(ctx context.Context, _ placedKey, reads []func(context.Context) (any, error)) ([]any, error) {
 		out, err := reads[0](ctx)
 		return slices.Repeat([]any{out}, len(reads)), err
-	}).taking(resource, func(key lookKey) (payer, weight int64) { return key.payer, key.weight })}
+	}).taking(resource, func(key placedKey) (payer, weight int64) { return key.payer, key.weight })}
 }
 
-// look reads what a key names. The read also encodes what may be large. It must not look again, because it
-// may have the last place.
-func look[Out any](ctx context.Context, l looks, key lookKey, read func(context.Context) (Out, error)) (Out, error) {
-	found, err := l.Do(ctx, key, func(ctx context.Context) (any, error) { return read(ctx) })
+// readPlaced reads what a key names. The read also encodes what may be large. It must not call readPlaced,
+// because it may have the last place.
+func readPlaced[Out any](ctx context.Context, reads placedReads, key placedKey, read func(context.Context) (Out, error)) (Out, error) {
+	found, err := reads.Do(ctx, key, func(ctx context.Context) (any, error) { return read(ctx) })
 	out, _ := found.(Out)
 	return out, err
 }

@@ -113,7 +113,7 @@ func (s *stream) run(part Part, read func(context.Context) (Part, error)) {
 			return
 		}
 		var next Part
-		err := s.gate.look(s.c, func(ctx context.Context) (err error) {
+		err := s.gate.boundedRead(s.c, func(ctx context.Context) (err error) {
 			next, err = read(ctx)
 			return err
 		})
@@ -161,7 +161,7 @@ func (s *stream) wait(after int64) (found bool) {
 // keyWorks reports whether the API key still works, within the time limit of a request.
 func (s *stream) keyWorks() bool {
 	s.state.move(time.Now().Add(s.gate.options.RequestTimeout))
-	return s.gate.refusal(s.c) == nil
+	return s.gate.keyRefusal(s.c) == nil
 }
 
 // sendID sends the id up to which the client has all events, without data.

@@ -56,11 +56,11 @@ type Watched struct {
 	Check func(context.Context) error
 }
 
-// Await lets a request wait after what it has seen. It calls look when the account may have
-// newer events, until look has found something, the time is over or the server shuts down.
+// Await lets a request wait after what it has seen. It calls read when the account may have
+// newer events, until read has found something, the time is over or the server shuts down.
 // While the request waits, it has no place among those in progress. The ReadTimeout of the HTTP
 // server does not end the wait: net/http lifts it when it has read a request.
-func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen Seen, look func(context.Context) (Seen, error)) error {
+func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen Seen, read func(context.Context) (Seen, error)) error {
 	if seen.Found {
 		return nil
 	}
@@ -85,8 +85,8 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 		if err := g.CheckKey(c); err != nil {
 			return err
 		}
-		if err := g.look(c, func(ctx context.Context) (err error) {
-			seen, err = look(ctx)
+		if err := g.boundedRead(c, func(ctx context.Context) (err error) {
+			seen, err = read(ctx)
 			return err
 		}); err != nil {
 			return err
@@ -99,23 +99,23 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 	if seen.Found {
 		return nil
 	}
-	return cmp.Or(g.refusal(c), g.gone(c, watched))
+	return cmp.Or(g.keyRefusal(c), g.gone(c, watched))
 }
 
-// refusal returns why the API key of a request does not work any more, or nil.
-func (g *Gate) refusal(c *gin.Context) error { return reason(g.CheckKey(c)) }
+// keyRefusal returns why the API key of a request does not work any more, or nil.
+func (g *Gate) keyRefusal(c *gin.Context) error { return apiErrorOf(g.CheckKey(c)) }
 
 // gone returns why the account that a request watches is gone, or nil.
 func (g *Gate) gone(c *gin.Context, watched Watched) error {
 	if watched.Check == nil {
 		return nil
 	}
-	return reason(g.look(c, watched.Check))
+	return apiErrorOf(g.boundedRead(c, watched.Check))
 }
 
-// reason returns an error of the API, which ends a wait or a stream. A server or a database that is
+// apiErrorOf returns an error of the API, which ends a wait or a stream. A server or a database that is
 // busy or fails does not.
-func reason(err error) error {
+func apiErrorOf(err error) error {
 	if refused, ok := errors.AsType[*httpjson.Error](err); ok {
 		return refused
 	}
@@ -125,8 +125,8 @@ func reason(err error) error {
 // countWait records how long a request has waited.
 func (r *request) countWait(began time.Time) { r.waited = time.Since(began) }
 
-// look reads for a request that waits, within the time limit of a request.
-func (g *Gate) look(c *gin.Context, read func(context.Context) error) error {
+// boundedRead reads for a request that waits, within the time limit of a request.
+func (g *Gate) boundedRead(c *gin.Context, read func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(requestOf(c).connection, g.options.RequestTimeout)
 	defer cancel()
 	return postgres.RetryRead(ctx, func() error { return read(ctx) })
