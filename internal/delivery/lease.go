@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"petstore/db"
 	"petstore/internal/admission"
@@ -32,6 +33,8 @@ const (
 	// slice is the time after which a drain gives way to others that wait for its place. It
 	// begins when the first deliveries are read: the waits before that can take longer.
 	slice = time.Second
+	// few is the number of elements that inParallel works on at a time.
+	few = 2
 	// keyPause is how long a process leaves a webhook whose secret it cannot open to others.
 	keyPause = time.Minute
 )
@@ -306,6 +309,19 @@ func (d *drain) noteRenewal(began time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.renewed = began
+}
+
+// inParallel calls do for the elements of a slice, a few at a time.
+func inParallel[T any](elements []T, do func(T)) {
+	var running errgroup.Group
+	running.SetLimit(few)
+	for _, element := range elements {
+		running.Go(func() error {
+			do(element)
+			return nil
+		})
+	}
+	_ = running.Wait()
 }
 
 // noteResponse notes that the database has responded.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"petstore/db"
 	"petstore/internal/event"
@@ -34,8 +33,6 @@ const (
 	// backlogPause is the time until the next look at an account with too many pending deliveries,
 	// which takes up to 60 ms.
 	backlogPause = time.Minute
-	// few is the number of elements that inParallel works on at a time.
-	few = 2
 )
 
 // settleMessages ends messages whose deliveries have decided about them. A message is
@@ -141,19 +138,6 @@ func (w *Worker) startSettling(ctx context.Context, payer int64, to endpoint) {
 			}
 		}
 	})
-}
-
-// inParallel calls do for the elements of a slice, a few at a time.
-func inParallel[T any](elements []T, do func(T)) {
-	var running errgroup.Group
-	running.SetLimit(few)
-	for _, element := range elements {
-		running.Go(func() error {
-			do(element)
-			return nil
-		})
-	}
-	_ = running.Wait()
 }
 
 // settle waits for a turn of the payer, and adapts a page of the messages that wait to a change

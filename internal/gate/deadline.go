@@ -73,8 +73,7 @@ func (d *deadline) stop() {
 	}
 }
 
-// unreadBodyTime is the maximum time that net/http waits for the rest of an unread body
-// before it sends the response and can reuse the connection.
+// unreadBodyTime is the limit of [limitUnreadBody].
 const unreadBodyTime = time.Second
 
 // limitUnreadBody limits the time that net/http waits for the rest of a body before it

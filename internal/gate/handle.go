@@ -126,8 +126,12 @@ func (g *Gate) handler(r Route) gin.HandlerFunc {
 				err = state.reserved.take(c.Request.Context(), g.Limits.requests, 1)
 			}
 		}
-		if err == nil {
-			err = g.run(c, r)
+		switch {
+		case err != nil:
+		case isWrite(c.Request.Method):
+			err = g.write(c, r)
+		default:
+			err = g.read(c, r) // it writes no response before it succeeds
 		}
 		switch {
 		case err == nil:
@@ -140,14 +144,6 @@ func (g *Gate) handler(r Route) gin.HandlerFunc {
 			g.writeError(c, err)
 		}
 	}
-}
-
-// run runs the handler of an operation.
-func (g *Gate) run(c *gin.Context, r Route) error {
-	if isWrite(c.Request.Method) {
-		return g.write(c, r)
-	}
-	return g.read(c, r) // it writes no response before it succeeds
 }
 
 // read runs the handler of a GET. It is the only place that chooses where a request reads.
