@@ -179,10 +179,9 @@ func (s *stream) keepAlive(part Part) {
 	if s.gate.options.Now().Sub(s.sent) < heartbeat {
 		return
 	}
-	switch {
-	case part.UpTo != "" && part.UpTo != s.lastID:
+	if part.UpTo != "" && part.UpTo != s.lastID {
 		s.sendID(part.UpTo)
-	default:
+	} else {
 		s.send(":\n")
 	}
 	if s.err == nil {
