@@ -67,11 +67,9 @@ func petPosition(row db.PetListRow) httpjson.Position {
 
 // listedPets returns pets as [db.Queries.PetList] does.
 func listedPets(pets []db.Pet) []db.PetListRow {
-	rows := make([]db.PetListRow, len(pets))
-	for i, p := range pets {
-		rows[i] = db.PetListRow{ID: p.ID, CategoryID: p.CategoryID, Name: p.Name, Status: p.Status, NameKey: p.NameKey}
-	}
-	return rows
+	return transform(pets, func(p db.Pet) db.PetListRow {
+		return db.PetListRow{ID: p.ID, CategoryID: p.CategoryID, Name: p.Name, Status: p.Status, NameKey: p.NameKey}
+	})
 }
 
 // findPets runs the query that fits the index of the filter.
