@@ -240,6 +240,10 @@ INSERT INTO messages (account_id, id, message, status)
 SELECT $1::bigint, id, message, status
 FROM messages
 WHERE messages.account_id = $2
+ORDER BY id
+ON CONFLICT (account_id, id) DO UPDATE
+SET status     = excluded.status,
+    created_at = excluded.created_at
 `
 
 type StoreCopyMessagesParams struct {
@@ -247,7 +251,9 @@ type StoreCopyMessagesParams struct {
 	SourceID  int64
 }
 
-// The copies are new: a message waits for its delivery from its creation.
+// The copies are new: a message waits for its delivery from its creation. The text of a message never
+// changes, so a reset does not write it again, because texts are most of a large store. Deliveries lock
+// messages in the same order.
 func (q *Queries) StoreCopyMessages(ctx context.Context, arg StoreCopyMessagesParams) error {
 	_, err := q.db.Exec(ctx, storeCopyMessages, arg.AccountID, arg.SourceID)
 	return err
@@ -311,6 +317,29 @@ func (q *Queries) StoreNewestIDs(ctx context.Context, accountID int64) (StoreNew
 		&i.LastMessageID,
 	)
 	return i, err
+}
+
+const storeRemoveMessages = `-- name: StoreRemoveMessages :exec
+DELETE FROM messages
+WHERE messages.account_id = $1
+  AND messages.id = ANY (ARRAY(
+      SELECT added.id
+      FROM (SELECT m.id FROM messages AS m WHERE m.account_id = $1
+            EXCEPT
+            SELECT m.id FROM messages AS m WHERE m.account_id = $2) AS added
+      ORDER BY added.id))
+`
+
+type StoreRemoveMessagesParams struct {
+	AccountID int64
+	SourceID  int64
+}
+
+// Deletes the messages of a sandbox that its sample does not have. Call it after [StoreCopyMessages],
+// because such messages have greater ids.
+func (q *Queries) StoreRemoveMessages(ctx context.Context, arg StoreRemoveMessagesParams) error {
+	_, err := q.db.Exec(ctx, storeRemoveMessages, arg.AccountID, arg.SourceID)
+	return err
 }
 
 const storeSetNewestIDs = `-- name: StoreSetNewestIDs :exec

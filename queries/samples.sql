@@ -65,11 +65,29 @@ FROM orders
 WHERE orders.account_id = @source_id;
 
 -- name: StoreCopyMessages :exec
--- The copies are new: a message waits for its delivery from its creation.
+-- The copies are new: a message waits for its delivery from its creation. The text of a message never
+-- changes, so a reset does not write it again, because texts are most of a large store. Deliveries lock
+-- messages in the same order.
 INSERT INTO messages (account_id, id, message, status)
 SELECT @account_id::bigint, id, message, status
 FROM messages
-WHERE messages.account_id = @source_id;
+WHERE messages.account_id = @source_id
+ORDER BY id
+ON CONFLICT (account_id, id) DO UPDATE
+SET status     = excluded.status,
+    created_at = excluded.created_at;
+
+-- name: StoreRemoveMessages :exec
+-- Deletes the messages of a sandbox that its sample does not have. Call it after [StoreCopyMessages],
+-- because such messages have greater ids.
+DELETE FROM messages
+WHERE messages.account_id = @account_id
+  AND messages.id = ANY (ARRAY(
+      SELECT added.id
+      FROM (SELECT m.id FROM messages AS m WHERE m.account_id = @account_id
+            EXCEPT
+            SELECT m.id FROM messages AS m WHERE m.account_id = @source_id) AS added
+      ORDER BY added.id));
 
 -- name: StoreSize :one
 -- Returns about how many bytes the copy of a store adds to the log of PostgreSQL: a kilobyte for each row

@@ -194,7 +194,7 @@ func checkOpen(ctx context.Context, queries *db.Queries, id int64) error {
 // Reset returns a sandbox to its sample, even if that is deleted: a sample is stored as long as
 // its sandboxes. The API keys and the faults stay, and the faults count from the start. The
 // stored responses are not replayed any more. The queries must run in a transaction. The error is [ErrClosed] or a database error.
-// The size is the bytes that were deleted and copied, also when the reset failed.
+// The size is the bytes of the sandbox and of its sample, also when the reset failed.
 func Reset(ctx context.Context, queries *db.Queries, id int64) (size int64, err error) {
 	if err := Enter(ctx, queries, id, true); err != nil {
 		return 0, resetError(err)
@@ -215,6 +215,9 @@ func Reset(ctx context.Context, queries *db.Queries, id int64) (size int64, err 
 	}
 	copied, err := copyStore(ctx, queries, *row.SampleID, id)
 	if size += copied; err != nil {
+		return size, resetError(err)
+	}
+	if err := queries.StoreRemoveMessages(ctx, db.StoreRemoveMessagesParams{AccountID: id, SourceID: *row.SampleID}); err != nil {
 		return size, resetError(err)
 	}
 	if err := queries.FaultRestart(ctx, id); err != nil { // late, because requests wait for its locks
@@ -285,11 +288,11 @@ func deletes[Params ~struct {
 	}
 }
 
-// storeTables returns the deletions of a reset, in an order in which no row is left
+// storeTables returns the deletions with which a reset begins, in an order in which no row is left
 // that refers to a deleted one.
 func storeTables(queries *db.Queries) []deletion {
 	return []deletion{
 		deletes(queries.StoreDeleteOrders), deletes(queries.StoreDeleteInventory), deletes(queries.StoreDeletePets),
-		deletes(queries.StoreDeleteCategories), deletes(queries.StoreDeleteMessages),
+		deletes(queries.StoreDeleteCategories),
 	}
 }

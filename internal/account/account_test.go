@@ -416,6 +416,41 @@ func TestLongMessages(t *testing.T) {
 	}
 }
 
+// TestResetOfMessages checks that a reset returns the messages of a sandbox to its sample as new ones, and
+// does not write their texts again. Those of a full sandbox have 137 MB, and other commits wait for such a write.
+func TestResetOfMessages(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	source := f.mustSandbox(account.SampleEmpty)
+	const insert = "INSERT INTO messages (account_id, id, message, status) SELECT $1, 'msg_' || lpad(n::text, 32, '0'), repeat('x', 4000), $2 FROM generate_series($3::int, $4::int) AS n"
+	f.exec(insert, source, "queued", 1, 2)
+	f.exec(insert, source, "delivered", 3, 3)
+	sample := need.Value(f.save(f.id, "messages", source))(t)
+	id := f.mustSandbox("messages")
+	texts := f.texts()
+	f.exec("UPDATE messages SET status = 'failed' WHERE account_id = $1", id)
+	f.exec(insert, id, "queued", 4, 5)
+	began := pgtest.Read[time.Time](t, f.owner.Pool, "SELECT clock_timestamp()")
+	need.OK(t, f.reset(id))
+	const list = "SELECT id || ' ' || status || ' ' || md5(message) FROM messages WHERE account_id = $1 ORDER BY id"
+	need.Same(t, pgtest.List[string](t, f.owner.Pool, list, sample), pgtest.List[string](t, f.owner.Pool, list, id), "messages (want: sample, got: sandbox)")
+	if oldest := pgtest.Read[time.Time](t, f.owner.Pool, "SELECT min(created_at) FROM messages WHERE account_id = $1", id); oldest.Before(began) {
+		t.Errorf("a message of the sample is from %s, before the reset at %s", oldest, began)
+	}
+	need.Same(t, texts, f.texts(), "stored long texts")
+
+	f.exec("DELETE FROM messages WHERE account_id = $1", id)
+	need.OK(t, f.reset(id))
+	need.Same(t, pgtest.List[string](t, f.owner.Pool, list, sample), pgtest.List[string](t, f.owner.Pool, list, id), "messages after a reset without any (want: sample, got: sandbox)")
+}
+
+// texts returns the ids of the long texts of all messages. A copy of a text gets a new one.
+func (f *fixture) texts() []int64 {
+	f.t.Helper()
+	table := pgtest.Read[string](f.t, f.owner.Pool, "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'messages'::regclass")
+	return pgtest.List[int64](f.t, f.owner.Pool, "SELECT DISTINCT chunk_id::bigint FROM "+table+" ORDER BY 1")
+}
+
 // TestLocksDoNotDeadlock runs everything that takes locks of an account at the same time.
 // A deadlock would be repeated by postgres.Transact, so this test counts them.
 func TestLocksDoNotDeadlock(t *testing.T) {

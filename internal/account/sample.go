@@ -198,8 +198,8 @@ func copies[Params ~struct{ AccountID, SourceID int64 }](query func(context.Cont
 	}
 }
 
-// copyStore copies a store to an empty one, with its newest ids, and returns its size. The transaction
-// must hold the lock of a store that can change.
+// copyStore copies a store to one that is empty or has only messages, with its newest ids, and returns its
+// size. The transaction must hold the lock of a store that can change.
 func copyStore(ctx context.Context, queries *db.Queries, from, to int64) (size int64, err error) {
 	if size, err = queries.StoreSize(ctx, from); err != nil {
 		return 0, err

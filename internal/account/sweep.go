@@ -117,8 +117,8 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64, turn tim
 // the keys of its account, in an order like storeTables.
 func sweptTables(queries *db.Queries) []deletion {
 	return append(storeTables(queries),
-		deletes(queries.StoreDeleteIdempotencyKeys), deletes(queries.StoreDeleteExchanges), deletes(queries.StoreDeleteEvents),
-		deletes(queries.StoreDeleteWebhookDeliveries), deletes(queries.StoreDeleteWebhooks), deletes(queries.StoreDeleteKeyUses),
+		deletes(queries.StoreDeleteMessages), deletes(queries.StoreDeleteIdempotencyKeys), deletes(queries.StoreDeleteExchanges),
+		deletes(queries.StoreDeleteEvents), deletes(queries.StoreDeleteWebhookDeliveries), deletes(queries.StoreDeleteWebhooks), deletes(queries.StoreDeleteKeyUses),
 		deletes(queries.APIKeyDeleteSome),
 	)
 }

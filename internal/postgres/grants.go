@@ -55,7 +55,7 @@ UPDATE (quantity, held) ON inventory
 DELETE ON inventory
 SELECT (account_id, id, message, status, created_at) ON messages
 INSERT (account_id, id, message, status) ON messages
-UPDATE (status) ON messages
+UPDATE (status, created_at) ON messages
 DELETE ON messages
 SELECT (account_id, id, pet_id, quantity, ship_date, complete) ON orders
 INSERT (account_id, id, pet_id, quantity, ship_date, complete) ON orders

@@ -19,9 +19,9 @@ var storeTables = []string{
 	"webhook_deliveries", "webhooks",
 }
 
-// copies lists the queries that copy the rows of a sandbox to a sample, or of a sample to a
-// sandbox. The row of accounts of the sandbox names both.
-var copies = []string{"StoreCopyCategories", "StoreCopyInventory", "StoreCopyMessages", "StoreCopyOrders", "StoreCopyPets"}
+// copies lists the queries that copy the rows of a sandbox to a sample, or return a sandbox to its
+// sample. The row of accounts of the sandbox names both.
+var copies = []string{"StoreCopyCategories", "StoreCopyInventory", "StoreCopyMessages", "StoreCopyOrders", "StoreCopyPets", "StoreRemoveMessages"}
 
 // maintenance lists the queries that read or write rows of several accounts. No request
 // runs them.
