@@ -45,13 +45,13 @@ type build struct {
 	cleanups []func()
 }
 
-// newBuild compiles the program of a folder with the sources, and fills a database for it.
+// newBuild compiles the program of a folder with the sources as a release does, and fills a database for it.
 func newBuild(ctx context.Context, pets int, dir, name, source string) *build {
 	b := &build{program: filepath.Join(dir, "petstore-"+name), dir: filepath.Join(dir, name), pets: pets}
 	must.OK(os.Mkdir(b.dir, 0o711))
 	b.writeFile(wrkFile, wrkScript)
 	b.writeFile(orderFile, orderScript)
-	run.Program(ctx, "go", "build", "-C", source, "-buildvcs=false", "-trimpath", "-o", b.program, "./cmd/petstore")
+	run.Program(ctx, "go", "build", "-C", source, "-tags", "nomsgpack", "-buildvcs=false", "-trimpath", "-o", b.program, "./cmd/petstore")
 	b.binaries = must.Get(localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), os.Stderr))
 	b.cluster = b.startPostgres(ctx, localpg.Options{Dir: b.file("postgres")})
 	must.OK(b.cluster.EnsureDatabase(ctx, "petstore"))
