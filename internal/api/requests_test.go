@@ -71,6 +71,8 @@ func TestInvalidJSON(t *testing.T) {
 	}
 	need.Same(t, "The body is empty. Send a JSON object.", p.post("/categories", "").wantError(400, "invalid_json").error().Message,
 		"the message for an empty body")
+	need.Same(t, "The body is not valid JSON: at byte 12, a field that the object already has. Correct the body.",
+		p.post("/categories", `{"name":"x","name":"x"}`).wantError(400, "invalid_json").error().Message, "the message for a duplicate field")
 	need.Same(t, "[]", string(p.get("/categories").want(200).body), "categories that were created all the same")
 }
 
@@ -125,6 +127,9 @@ func TestViolations(t *testing.T) {
 			p.in(t).do(test.method, test.target, test.body).wantViolations("validation_failed", test.want...)
 		})
 	}
+	resp := p.post("/store/orders", object{"petId": 1, "complete": true})
+	resp.wantViolations("validation_failed", "/complete read_only") // a client sets it with PATCH
+	need.Same(t, "`complete` is read-only in this operation. Remove it.", resp.error().Errors[0].Message, "the message for a read-only field")
 	need.Same(t, 2, len(decode[[]category](p.get("/categories").want(200))), "categories, as before")
 }
 

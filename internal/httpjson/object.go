@@ -87,8 +87,8 @@ func Failed(err error) *Object { return &Object{failure: err} }
 // Require makes the absence of fields a violation.
 func (o *Object) Require(names ...string) { o.required = append(o.required, names...) }
 
-// ReadOnly makes the presence of fields a violation of its own kind: they exist, but only
-// the server sets them.
+// ReadOnly makes the presence of fields a violation of its own kind: the resource has them,
+// but the operation does not take them.
 func (o *Object) ReadOnly(names ...string) { o.readOnly = append(o.readOnly, names...) }
 
 // Has reports whether the object has a field. It does not read it.
@@ -188,8 +188,11 @@ func Fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
 // names no position only if the body is empty.
 func invalidJSON(err error) error {
 	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok && syntax.Err != nil {
-		return ErrInvalidJSON.WithMessage(fmt.Sprintf("The body is not valid JSON: at byte %d, %s. Correct the body.",
-			syntax.ByteOffset, strings.TrimPrefix(syntax.Err.Error(), "jsontext: ")))
+		fault := strings.TrimPrefix(syntax.Err.Error(), "jsontext: ")
+		if errors.Is(syntax.Err, jsontext.ErrDuplicateName) {
+			fault = "a field that the object already has"
+		}
+		return ErrInvalidJSON.WithMessage(fmt.Sprintf("The body is not valid JSON: at byte %d, %s. Correct the body.", syntax.ByteOffset, fault))
 	}
 	return ErrInvalidJSON.WithMessage("The body is empty. Send a JSON object.")
 }
@@ -279,7 +282,7 @@ func (o *Object) rejectUnknown() {
 			return
 		case slices.Contains(o.known, name):
 		case slices.Contains(o.readOnly, name):
-			o.Reject(name, "read_only", "is read-only. Remove it, because only the server sets it.")
+			o.Reject(name, "read_only", "is read-only in this operation. Remove it.")
 		default:
 			o.Reject(name, "unknown_field", "is not a field of this operation. Remove it or correct its spelling. Field names are case-sensitive.")
 		}
