@@ -226,6 +226,11 @@ func (g *Gate) notFound(c *gin.Context) error {
 			}
 		}
 	}
+	if allow == "" && isPreflight(c.Request) { // otherwise, a page gets a network error instead of the 404
+		maps.Copy(c.Writer.Header(), preflightHeaders(strings.Join(slices.Sorted(slices.Values(methods)), ", ")))
+		c.Status(http.StatusNoContent)
+		return nil
+	}
 	if allow == "" {
 		return g.sendNotFound(c)
 	}
