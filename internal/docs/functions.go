@@ -96,7 +96,8 @@ func (p *page) text() []byte { return p.execute(p.template + ".md") }
 
 func (p *page) execute(name string) []byte {
 	functions := texttemplate.FuncMap{
-		"text": func(source string) string { return specLinks(source, p.Root()) },
+		"text":     func(source string) string { return specLinks(source, p.Root()) },
+		"sentence": func(text string) string { return title(text) + "." },
 		"modelLink": func(name string) string {
 			return strings.Replace(p.modelLink(name), "models#", "models.md#", 1)
 		},

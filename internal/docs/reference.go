@@ -31,7 +31,7 @@ func (t *Tag) Path() string { return "docs/reference/" + slug(t.Name) }
 // slug returns a name for a path or an id.
 func slug(text string) string { return strings.ReplaceAll(strings.ToLower(text), " ", "-") }
 
-// title returns the name of a tag as a heading.
+// title returns a text that begins with a capital.
 func title(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
 
 // Model is a schema with a name, and an example from the first operation that has one.

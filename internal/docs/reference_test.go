@@ -117,7 +117,7 @@ func TestReference(t *testing.T) {
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	page := string(newFiles(t)["/docs/reference/models.md"].Plain().Text)
-	if want := "`probability` (number): The share of requests that the rule applies to. above 0, at most 1."; !strings.Contains(page, want) {
+	if want := "`probability` (number): The share of requests that the rule applies to. Above 0, at most 1."; !strings.Contains(page, want) {
 		t.Errorf("the page lacks %q", want)
 	}
 }
