@@ -136,16 +136,17 @@ func TestSandboxes(t *testing.T) {
 	must(t, environ, "account", "create", "acme")
 	must(t, environ, "account", "create", "other")
 	wantOutput(t, environ, "ID  NAME  SAMPLE  CREATED  EXPIRES\n", "sandbox", "list", "--account", "acme")
-	secret := must(t, environ, "sandbox", "create", "--account", "acme")
-	if !keyPattern.MatchString(secret) || keyPattern.ReplaceAllString(secret, "") != "\n" {
-		t.Fatalf("sandbox create prints %q, want only the key", secret)
+	secret, stderr, err := execute(t, environ, "sandbox", "create", "--account", "acme")
+	if err != nil || !keyPattern.MatchString(secret) || keyPattern.ReplaceAllString(secret, "") != "\n" {
+		t.Fatalf("sandbox create prints %q, want only the key: %v", secret, err)
 	}
 	made := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--name", "ci", "--sample", "empty", "--expires-in", "7d", "--json"))
 	if until := time.Until(*made.ExpiresAt); made.Name != "ci" || made.Sample != "empty" || !strings.HasPrefix(made.ID, "sbx_") || until > 7*day || until < 6*day || !keyPattern.MatchString(made.APIKey.Secret) {
 		t.Errorf("sandbox create --json: %+v", made)
 	}
 	listed := fromJSON[[]api.Sandbox](t, must(t, environ, "sandbox", "list", "--account", "acme", "--json"))
-	if len(listed) != 2 || listed[0].Name != account.DefaultName || listed[0].Sample != "shop" || listed[1].ID != made.ID {
+	if len(listed) != 2 || listed[0].Name != account.DefaultName || listed[0].Sample != "shop" || listed[1].ID != made.ID ||
+		!strings.Contains(stderr, "created "+listed[0].ID+"\n") {
 		t.Errorf("sandbox list --json: %+v", listed)
 	}
 	if until := time.Until(*listed[0].ExpiresAt); until > day || until < day-time.Hour {

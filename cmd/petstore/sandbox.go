@@ -36,10 +36,10 @@ func (p *program) sandboxCreateCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "create",
 		Short: "Create a sandbox with an admin key",
-		Long: `Create creates a sandbox of an account and prints only its admin key on stdout. The key
-is shown only once and expires with the sandbox. "petstore sandbox list" shows the id.
-With --json, it prints a JSON object with id, name, sample, createdAt, expiresAt and
-apiKey, whose secret is the key.`,
+		Long: `Create creates a sandbox of an account. It prints only its admin key on stdout, and its
+id on stderr. The key is shown only once and expires with the sandbox. With --json, it
+prints a JSON object with id, name, sample, createdAt, expiresAt and apiKey, whose secret
+is the key.`,
 		Example: "  petstore sandbox create --account demo --sample empty --expires-in 1h\n" +
 			"  petstore sandbox create --account demo --json",
 		Args: noArguments,
@@ -59,6 +59,7 @@ apiKey, whose secret is the key.`,
 					return p.printJSON(api.NewSandboxFrom(made))
 				}
 				fmt.Fprintln(p.stdout, made.Secret.Reveal())
+				fmt.Fprintf(p.stderr, "created %s\n", api.NewSandboxFrom(made).ID)
 				return nil
 			})
 		},
