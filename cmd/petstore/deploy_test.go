@@ -117,21 +117,47 @@ type composeService struct {
 	Environment map[string]string
 }
 
-// TestRestoreThatFails: a restore of which a program fails says that the database is not complete.
+// TestRestoreThatFails: a restore of which a program fails says that the database is not complete, and
+// what to do.
 func TestRestoreThatFails(t *testing.T) {
 	t.Parallel()
 	programs := []string{"pg_restore", "psql", "petstore"}
+	remedies := map[string]string{"pg_restore": "Drop the database", "psql": "Drop the database", "petstore": "petstore after-restore --nothing-lost"}
 	for _, failing := range append(programs, "none") {
 		dir := t.TempDir()
 		for _, program := range programs {
 			does := need.Value(exec.LookPath(map[bool]string{true: "false", false: "true"}[program == failing]))(t)
 			need.OK(t, os.Symlink(does, filepath.Join(dir, program)))
 		}
-		restore := exec.CommandContext(t.Context(), "../../deploy/backup/restore.sh", "petstore.dump")
+		restore := exec.CommandContext(t.Context(), "../../deploy/backup/restore.sh", "petstore.dump", "--nothing-lost")
 		restore.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "OWNER_URL=postgres://db1/petstore"}
 		output, err := restore.CombinedOutput()
-		if fails := failing != "none"; (err != nil) != fails || strings.Contains(string(output), "not complete") != fails {
+		if fails := failing != "none"; (err != nil) != fails || strings.Contains(string(output), "not complete") != fails || !strings.Contains(string(output), remedies[failing]) {
 			t.Errorf("%s fails: %v, %s", failing, err, output)
 		}
+	}
+}
+
+// TestRestoreOfVersions: a restore brings the versions of the schema last, because a database without
+// them is not ready.
+func TestRestoreOfVersions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for program, text := range map[string]string{
+		"pg_restore": `[ "$1" != --list ] || exec printf '1; 0 1 TABLE DATA public %s petstore_owner\n' pets goose_db_version
+			for argument; do case $argument in --use-list=*) cat; esac; done; echo "pg_restore $*"`,
+		"psql":     "echo psql",
+		"petstore": `echo "petstore $*"`,
+	} {
+		need.OK(t, os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"+text+"\n"), 0o700))
+	}
+	restore := exec.CommandContext(t.Context(), "../../deploy/backup/restore.sh", "petstore.dump")
+	restore.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "OWNER_URL=postgres://db1/petstore", "PETSTORE_SERVING_ROLE=role"}
+	output := string(need.Value(restore.Output())(t))
+	const common = "pg_restore --exit-on-error --no-owner --no-privileges --dbname=postgres://db1/petstore "
+	want := "1; 0 1 TABLE DATA public pets petstore_owner\n" + common + "--jobs=4 --use-list=/dev/stdin petstore.dump\npsql\n" +
+		common + "--data-only --table=goose_db_version petstore.dump\npetstore migrate up\npetstore after-restore\n"
+	if output != want {
+		t.Errorf("the restore runs:\n%swant:\n%s", output, want)
 	}
 }

@@ -552,5 +552,8 @@ func TestStatementSentences(t *testing.T) {
 	}
 	_, roleURL := pgtest.NewEmpty(t).NewRole(t)
 	wantSentence(t, []string{"DATABASE_URL=" + roleURL}, []string{"migrate", "up"}, false,
-		"PostgreSQL reports: permission denied for schema public (SQLSTATE 42501); connect as the owner of the schema, or let it run `petstore migrate up` with PETSTORE_SERVING_ROLE set to this role")
+		"the role may not create tables in the schema; run `petstore migrate up` as the owner of the database")
+	pgtest.Exec(t, serving.Pool, "DELETE FROM goose_db_version")
+	wantSentence(t, []string{"DATABASE_URL=" + serving.OwnerURL}, []string{"migrate", "up"}, false,
+		"the database has only a part of its backup; drop it, create it again, and repeat the restore (docs/backup.md)")
 }

@@ -86,6 +86,13 @@ func openMigrations(ctx context.Context, url string, files fs.FS) (*Migrations, 
 	return m, nil
 }
 
+// errPartOfRestore says what to do if goose_db_version has no row. Every migrated database has one, and
+// restore.sh restores them last.
+var errPartOfRestore = errors.New("the database has only a part of its backup; drop it, create it again, and repeat the restore (docs/backup.md)")
+
+// errNotOwner says what to do if the first migration may not create a table.
+var errNotOwner = errors.New("the role may not create tables in the schema; run `petstore migrate up` as the owner of the database")
+
 // errMigrateDirectly says what to do if migrations would run through a pooler.
 var errMigrateDirectly = errors.New("migrations need a connection without a connection pooler; set PETSTORE_DIRECT_URL to a URL without one")
 
@@ -142,6 +149,9 @@ func (m *Migrations) Up(ctx context.Context) (applied []Migration, err error) {
 		return nil, err
 	}
 	pending, err := m.pending(ctx)
+	if err == nil && len(pending) == len(m.provider.ListSources()) {
+		err = m.checkOwner(ctx) // goose tries for three seconds
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +173,16 @@ func (m *Migrations) Up(ctx context.Context) (applied []Migration, err error) {
 		}
 		applied = append(applied, fromResult(result))
 	}
+}
+
+// checkOwner returns an error if the role may not create the first table.
+func (m *Migrations) checkOwner(ctx context.Context) error {
+	var allowed bool
+	err := m.pool.QueryRow(ctx, "SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), true)").Scan(&allowed)
+	if err == nil && !allowed {
+		return errNotOwner
+	}
+	return wrapMigration(err)
 }
 
 // pending returns the migrations that are not applied.
@@ -256,6 +276,9 @@ func readApplied[Row any](ctx context.Context, pool *pgxpool.Pool, columns strin
 	all, err := pgx.CollectRows(rows, scan)
 	if sqlState(err) == undefinedTable {
 		return nil, nil
+	}
+	if err == nil && len(all) == 0 {
+		return nil, errPartOfRestore
 	}
 	return all, wrapMigration(err)
 }
