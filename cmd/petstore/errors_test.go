@@ -48,6 +48,23 @@ func wantSentence(t *testing.T, environ []string, args []string, isUsage bool, w
 	}
 }
 
+// TestFileSentences: an error about a file keeps the sentence around it.
+func TestFileSentences(t *testing.T) {
+	t.Parallel()
+	_, err := os.Open("/nowhere")
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{err, "cannot open /nowhere: no such file or directory"},
+		{fmt.Errorf("1 of 2 rows are imported: %w; run the same command to continue", err), "1 of 2 rows are imported: cannot open /nowhere: no such file or directory; run the same command to continue"},
+	} {
+		if got := plain(test.err).Error(); got != test.want {
+			t.Errorf("got %q, want %q", got, test.want)
+		}
+	}
+}
+
 // TestUsageSentences checks that the error of a wrong command line says what is
 // wrong and which help to read, without words of the library.
 func TestUsageSentences(t *testing.T) {

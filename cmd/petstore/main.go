@@ -130,10 +130,11 @@ func plain(err error) error {
 	if sentence := postgres.Explain(err); sentence != "" {
 		return errors.New(sentence)
 	}
+	text := err.Error()
 	if file, ok := errors.AsType[*fs.PathError](err); ok {
-		return fmt.Errorf("cannot %s %s: %w", file.Op, file.Path, file.Err)
+		text = strings.Replace(text, file.Error(), fmt.Sprintf("cannot %s %s: %v", file.Op, file.Path, file.Err), 1)
 	}
-	return errors.New(oneLine(err.Error()))
+	return errors.New(oneLine(text))
 }
 
 // oneLine joins the lines of a text with semicolons.
