@@ -107,7 +107,7 @@ const grantLock = 0x70657473746f7265 // "petstore"
 var ErrLaterSchema = errors.New("the schema is of a later release, which grants the privileges")
 
 // GrantServing grants a role the privileges that serve and the commands account, key and
-// sandbox need, column by column. It revokes all its other privileges on tables,
+// sandbox need, column by column, and the right to connect. It revokes all its other privileges on tables,
 // sequences and the schema. It also revokes from PUBLIC the rights to create objects in
 // the schema and temporary tables, and to call maintain_events. As a superuser, it also
 // revokes the creation of large objects. On a distributed database it grants INSERT on all
@@ -169,6 +169,7 @@ func grantServing(ctx context.Context, tx pgx.Tx, role string, distributed bool)
 	database, schema, role = quote(database), quote(schema), quote(role)
 	statements := []string{
 		"REVOKE TEMPORARY ON DATABASE " + database + " FROM PUBLIC, " + role,
+		"GRANT CONNECT ON DATABASE " + database + " TO " + role, // PUBLIC may have lost it
 		"REVOKE CREATE ON SCHEMA " + schema + " FROM PUBLIC, " + role,
 		"REVOKE ALL ON ALL TABLES IN SCHEMA " + schema + " FROM " + role,
 		"REVOKE ALL ON ALL SEQUENCES IN SCHEMA " + schema + " FROM " + role,

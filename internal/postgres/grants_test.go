@@ -97,6 +97,7 @@ func TestServingPrivileges(t *testing.T) {
 	} {
 		pgtest.Exec(t, s.Pool, statement+s.role)
 	}
+	pgtest.Exec(t, s.Pool, "DO $$ BEGIN EXECUTE format('REVOKE CONNECT ON DATABASE %I FROM PUBLIC, "+s.role+"', current_database()); END $$")
 	need.OK(t, s.migrations.GrantServing(t.Context(), s.role))
 	need.Same(t, granted, s.privileges(t), "privileges after granting again (want: before, got: after)")
 	var more []string
@@ -107,6 +108,7 @@ func TestServingPrivileges(t *testing.T) {
 			   OR has_sequence_privilege($1, sequencename::text, 'USAGE') <> (sequencename IN ('categories_id_seq', 'pets_id_seq', 'orders_id_seq'))))
 		    || array(SELECT 'schema' WHERE has_schema_privilege($1, 'public', 'CREATE'))
 		    || array(SELECT 'function' WHERE has_function_privilege('public', 'maintain_events()', 'EXECUTE'))
+		    || array(SELECT 'no connection' WHERE NOT has_database_privilege($1, current_database(), 'CONNECT'))
 		    || array(SELECT 'database' WHERE has_database_privilege($1, current_database(), 'CREATE, TEMPORARY'))`, s.role).Scan(&more)
 	if err != nil || len(more) > 0 {
 		t.Errorf("the role can change more than rows in %v; list a sequence that queries read here and in servingSequences: %v", more, err)
