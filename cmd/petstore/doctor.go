@@ -117,6 +117,7 @@ func (d *diagnosis) run(ctx context.Context) (findings []finding) {
 		{"database", d.database},
 		{"clock", d.clock},
 		{"connections", d.connections},
+		{"standby", d.standby},
 		{"pooler", d.pooler},
 		{"settings", d.settings},
 		{"replicas", d.replicas},
@@ -245,6 +246,14 @@ func (d *diagnosis) connections(context.Context) (string, error) {
 	return text, nil
 }
 
+// standby checks that no commit waits for a synchronous standby that is away.
+func (d *diagnosis) standby(context.Context) (string, error) {
+	if d.server.Waiting > 0 {
+		return "", fmt.Errorf("%d commits wait for a synchronous standby; start it, or take it out of synchronous_standby_names", d.server.Waiting)
+	}
+	return "", nil
+}
+
 func (d *diagnosis) pooler(ctx context.Context) (string, error) {
 	if d.c.DirectURL != "" {
 		if err := d.db.CheckDirect(ctx, d.c.DirectURL); err != nil {
@@ -322,7 +331,7 @@ func (d *diagnosis) replicas(ctx context.Context) (string, error) {
 		}
 		switch {
 		case len(problems) == 0:
-			return strings.Join(names, ", ") + " serve reads", nil
+			return "reads are served by " + strings.Join(names, ", "), nil
 		case ctx.Err() != nil:
 			return "", errors.New(strings.Join(problems, "; ") + "; see docs/deploying.md#read-replicas")
 		}

@@ -8,9 +8,12 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -183,6 +186,28 @@ func TestDoctorFindsNothing(t *testing.T) {
 		t.Errorf("beside dev: %v, %+v", err, found)
 	}
 	wantSentence(t, nil, []string{"doctor"}, false, "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because petstore dev runs in no folder from here upwards")
+}
+
+// TestDoctorWithoutStandby: doctor says that commits wait for a synchronous standby.
+func TestDoctorWithoutStandby(t *testing.T) {
+	t.Parallel()
+	database, _ := pgtest.NewCluster(t) // the setting affects all databases of a cluster
+	pgtest.Exec(t, database.Pool, "ALTER SYSTEM SET synchronous_standby_names = 'away'")
+	pgtest.Exec(t, database.Pool, "SELECT pg_reload_conf()")
+	serving := need.Value(pgx.Connect(t.Context(), database.URL))(t)
+	var commits sync.WaitGroup
+	commits.Go(func() { // commits until a commit waits
+		var err error
+		for i := 0; err == nil; i++ {
+			_, err = serving.Exec(t.Context(), "INSERT INTO accounts (name) VALUES ($1)", fmt.Sprint(i))
+		}
+	})
+	need.Within(t, patience, "doctor finds the commit that waits", func() bool {
+		found, _ := examine(t, t.TempDir(), []string{"DATABASE_URL=" + database.URL})
+		return strings.Contains(found["standby"].Message, "1 commits wait for a synchronous standby")
+	})
+	pgtest.Exec(t, database.Pool, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+	commits.Wait()
 }
 
 // TestDoctorReachesWebhooks: doctor connects to the hosts of webhooks and sends no request. It

@@ -35,7 +35,7 @@ var remedies = map[string]string{
 	invalidPassword:       "correct the user in DATABASE_URL, or the password there or in PGPASSWORD",
 	invalidCatalogName:    "create it, or correct DATABASE_URL",
 	invalidTransaction:    "set pool_mode = transaction in the connection pooler",
-	tooManyConnections:    "close other connections, or raise max_connections",
+	tooManyConnections:    "close other connections, or raise max_connections or the limit of the role",
 	cannotConnectNow:      "try again in a moment",
 	insufficientPrivilege: "connect as the owner of the schema, or let it run `petstore migrate up` with PETSTORE_SERVING_ROLE set to this role",
 	lockNotAvailable:      "try again when the transactions that hold the lock have ended",

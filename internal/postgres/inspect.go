@@ -80,6 +80,8 @@ type Server struct {
 	// Connections is the number of all clients, and MaxConnections how many roles without special
 	// privileges may have.
 	Connections, MaxConnections int
+	// Waiting counts the commits of this role that have waited a second for a synchronous standby.
+	Waiting int
 }
 
 // Inspect describes the server. The pool must have two connections.
@@ -100,8 +102,9 @@ func (d *DB) Inspect(ctx context.Context) (s Server, err error) {
 			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' OR (backend_type IS NULL AND datid IS NOT NULL)),
 			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 				- coalesce(current_setting('reserved_connections', true)::int, 0),
+			(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - interval '1 second'),
 			current_setting('transaction_read_only')::boolean`).
-		Scan(&s.Version, &number, &backend, &s.Connections, &s.MaxConnections, &s.IsReadOnly)
+		Scan(&s.Version, &number, &backend, &s.Connections, &s.MaxConnections, &s.Waiting, &s.IsReadOnly)
 	if err != nil {
 		return s, err
 	}

@@ -203,7 +203,7 @@ func (r *Replicas) poll(ctx context.Context, one *replica) {
 	case lag > r.maxLag:
 		next.problem = "it lags"
 	case !measured && !last.inRotation():
-		next.problem = "its lag is not known yet"
+		next.problem = "it lags, by a time that is not known yet"
 	}
 	r.setState(ctx, one, next)
 }
