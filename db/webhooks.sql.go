@@ -247,8 +247,9 @@ func (q *Queries) WebhookCount(ctx context.Context, accountID int64) (WebhookCou
 }
 
 const webhookCreate = `-- name: WebhookCreate :one
-INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence)
-SELECT account_state.account_id, $1, $2, $3::text[], $4, $5, account_state.last_sequence
+INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence, unsettled_after)
+SELECT account_state.account_id, $1, $2, $3::text[], $4, $5, account_state.last_sequence,
+       CASE WHEN $3::text[] && '{*,message.queued}'::text[] THEN '' END
 FROM account_state
 WHERE account_state.account_id = $6
 RETURNING w.id, w.url, w.types, w.description, w.status, w.disabled_reason, w.created_at
@@ -273,8 +274,8 @@ type WebhookCreateRow struct {
 	CreatedAt      time.Time
 }
 
-// Creates a webhook that receives the events from now on. No row means that the account is
-// gone. Citus needs the alias.
+// Creates a webhook that receives the events from now on. Messages that wait are adapted to it if it
+// gets messages. No row means that the account is gone. Citus needs the alias.
 func (q *Queries) WebhookCreate(ctx context.Context, arg WebhookCreateParams) (WebhookCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookCreate,
 		arg.ID,
@@ -858,7 +859,8 @@ SET url = $1,
     failures = CASE WHEN webhooks.status = $4 AND webhooks.url = $1 THEN webhooks.failures ELSE 0 END,
     retry_at = CASE WHEN webhooks.status = $4 AND webhooks.url = $1 THEN webhooks.retry_at END,
     failing_since = CASE WHEN webhooks.status = $4 THEN webhooks.failing_since END,
-    unsettled_after = CASE WHEN webhooks.status = $4 AND webhooks.types = $2 THEN webhooks.unsettled_after ELSE '' END
+    unsettled_after = CASE WHEN (webhooks.status = 'enabled' AND webhooks.types && '{*,message.queued}'::text[]) = ($4 = 'enabled' AND $2 && '{*,message.queued}'::text[])
+        THEN webhooks.unsettled_after ELSE '' END
 FROM account_state
 WHERE webhooks.account_id = $6
   AND webhooks.id = $7
@@ -888,8 +890,8 @@ type WebhookUpdateRow struct {
 
 // Changes a webhook. One that is disabled gets deliveries of the events up to now. One that
 // is enabled again receives the events from now on, unless it has not got those from before
-// it was disabled. A new URL has not failed yet. The transaction must hold
-// [WebhookGetLocked].
+// it was disabled. A new URL has not failed yet. Messages are adapted to it if it begins or ends to
+// get them. The transaction must hold [WebhookGetLocked].
 func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (WebhookUpdateRow, error) {
 	row := q.db.QueryRow(ctx, webhookUpdate,
 		arg.URL,

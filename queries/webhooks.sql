@@ -14,10 +14,11 @@ FROM webhooks
 WHERE account_id = @account_id;
 
 -- name: WebhookCreate :one
--- Creates a webhook that receives the events from now on. No row means that the account is
--- gone. Citus needs the alias.
-INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence)
-SELECT account_state.account_id, @id, @url, @types::text[], sqlc.narg(description), @secret, account_state.last_sequence
+-- Creates a webhook that receives the events from now on. Messages that wait are adapted to it if it
+-- gets messages. No row means that the account is gone. Citus needs the alias.
+INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence, unsettled_after)
+SELECT account_state.account_id, @id, @url, @types::text[], sqlc.narg(description), @secret, account_state.last_sequence,
+       CASE WHEN @types::text[] && '{*,message.queued}'::text[] THEN '' END
 FROM account_state
 WHERE account_state.account_id = @account_id
 RETURNING w.id, w.url, w.types, w.description, w.status, w.disabled_reason, w.created_at;
@@ -51,8 +52,8 @@ FOR NO KEY UPDATE;
 -- name: WebhookUpdate :one
 -- Changes a webhook. One that is disabled gets deliveries of the events up to now. One that
 -- is enabled again receives the events from now on, unless it has not got those from before
--- it was disabled. A new URL has not failed yet. The transaction must hold
--- [WebhookGetLocked].
+-- it was disabled. A new URL has not failed yet. Messages are adapted to it if it begins or ends to
+-- get them. The transaction must hold [WebhookGetLocked].
 UPDATE webhooks
 SET url = @url,
     types = @types::text[],
@@ -65,7 +66,8 @@ SET url = @url,
     failures = CASE WHEN webhooks.status = @status AND webhooks.url = @url THEN webhooks.failures ELSE 0 END,
     retry_at = CASE WHEN webhooks.status = @status AND webhooks.url = @url THEN webhooks.retry_at END,
     failing_since = CASE WHEN webhooks.status = @status THEN webhooks.failing_since END,
-    unsettled_after = CASE WHEN webhooks.status = @status AND webhooks.types = @types THEN webhooks.unsettled_after ELSE '' END
+    unsettled_after = CASE WHEN (webhooks.status = 'enabled' AND webhooks.types && '{*,message.queued}'::text[]) = (@status = 'enabled' AND @types && '{*,message.queued}'::text[])
+        THEN webhooks.unsettled_after ELSE '' END
 FROM account_state
 WHERE webhooks.account_id = @account_id
   AND webhooks.id = @id

@@ -86,7 +86,7 @@ var (
 	// Dispatches are transactions of the worker that add the deliveries of events.
 	Dispatches = Resource{Name: "dispatches of events to webhooks", Total: 2, Share: 1, Wait: Forever}
 	// Settlements are transactions of the worker that adapt messages that wait to a webhook.
-	Settlements = Resource{Name: "adaptations of messages to webhooks", Total: 2, Share: 2, Wait: Forever}
+	Settlements = Resource{Name: "adaptations of messages to webhooks", Total: 2, Share: 1, Wait: Forever}
 )
 
 // Resources lists all resources, as decision 8 does.

@@ -153,10 +153,8 @@ func TestMessagesWaitForABacklog(t *testing.T) {
 	looks.Store(0)
 	next := f.webhook("http://127.0.0.1:1/", "message.queued")
 	f.work()
-	for range 2 { // sweeps
-		f.change(busy, "enabled", "pet.created", "pet.deleted")
-		await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE id = $1", busy)
-		f.change(busy, "enabled", "pet.created")
+	for range 4 { // sweeps
+		f.exec("UPDATE webhooks SET unsettled_after = '' WHERE id = $1", busy)
 		await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE id = $1", busy)
 	}
 	if n := looks.Load(); n != 1 {
@@ -219,11 +217,52 @@ func TestDeletedWebhookSettles(t *testing.T) {
 		id := f.webhook("http://127.0.0.1:1/", "*")
 		f.exec("UPDATE webhooks SET "+before+" WHERE id = $1", id)
 		need.OK(t, f.queries.WebhookDelete(t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}))
-		const place = `
-			SELECT CASE unsettled_after WHEN '' THEN 'from the first' ELSE coalesce('after ' || unsettled_after, 'none') END
-			FROM webhooks WHERE id = $1`
-		if got := read[string](f, place, id); got != want {
+		if got := f.unsettled(id); got != want {
 			t.Errorf("%s: %s, want %s", before, got, want)
+		}
+	}
+}
+
+// unsettled says which messages are still to be adapted to a webhook.
+func (f *feed) unsettled(webhook string) string {
+	f.t.Helper()
+	return read[string](f, `
+		SELECT CASE unsettled_after WHEN '' THEN 'from the first' ELSE coalesce('after ' || unsettled_after, 'none') END
+		FROM webhooks WHERE id = $1`, webhook)
+}
+
+// TestChangedWebhookSettles: a new or changed webhook starts to adapt messages only if it begins or ends to get
+// them. So an account cannot keep the worker busy with changes of other types. A change ends nothing that has begun.
+func TestChangedWebhookSettles(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	const subscribes, other, enabled, disabled = "message.queued", "pet.created", "enabled", "disabled"
+	for _, test := range []struct{ types, status, toTypes, toStatus, want string }{
+		{other, enabled, "pet.updated", enabled, "none"},
+		{other, enabled, other, disabled, "none"},
+		{other, disabled, other, enabled, "none"},
+		{subscribes, enabled, "*", enabled, "none"},
+		{subscribes, disabled, other, disabled, "none"},
+		{subscribes, enabled, other, enabled, "from the first"},
+		{subscribes, enabled, subscribes, disabled, "from the first"},
+		{subscribes, disabled, subscribes, enabled, "from the first"},
+		{other, enabled, "*", enabled, "from the first"},
+		{other, disabled, subscribes, enabled, "from the first"},
+	} {
+		id := f.webhook("http://127.0.0.1:1/", test.types)
+		f.change(id, test.status, test.types)
+		for before, want := range map[string]string{"NULL": test.want, "'msg_7'": strings.Replace(test.want, "none", "after msg_7", 1)} {
+			f.change(id, test.status, test.types)
+			f.exec("UPDATE webhooks SET unsettled_after = "+before+" WHERE id = $1", id)
+			f.change(id, test.toStatus, test.toTypes)
+			if got := f.unsettled(id); got != want {
+				t.Errorf("%+v, before: %s: %s, want %s", test, before, got, want)
+			}
+		}
+	}
+	for types, want := range map[string]string{"*": "from the first", subscribes: "from the first", other: "none"} {
+		if got := f.unsettled(f.webhook("http://127.0.0.1:1/", types)); got != want {
+			t.Errorf("a new webhook for %s: %s, want %s", types, got, want)
 		}
 	}
 }

@@ -75,7 +75,7 @@ INSERT (account_id, id, webhook_id, event_id, sequence, type, body, next_attempt
 UPDATE (status, attempts, next_attempt_at) ON webhook_deliveries
 DELETE ON webhook_deliveries
 SELECT (account_id, id, url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, until_sequence, lease, lease_until, failures, failing_since, retry_at, slow_until, unsettled_after, created_at, deleted_at) ON webhooks
-INSERT (account_id, id, url, types, description, secret, after_sequence) ON webhooks
+INSERT (account_id, id, url, types, description, secret, after_sequence, unsettled_after) ON webhooks
 UPDATE (url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, until_sequence, lease, lease_until, failures, failing_since, retry_at, slow_until, unsettled_after, deleted_at) ON webhooks
 DELETE ON webhooks`, "\n")
 
