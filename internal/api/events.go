@@ -185,14 +185,13 @@ func (r *feedReading) find(ctx context.Context, q *feed.Query) (page feedPage, e
 }
 
 // add adds a page, and charges the caller for the events that it has looked through, except what
-// it has paid before. In a stream, a large event counts as one for each kilobyte. [gate.Gate.WritePage]
-// charges for other large pages.
+// it has paid before. A stream pays by its bytes, as [gate.Gate.WritePage] charges for large pages, if that is more.
 func (r *feedReading) add(page feedPage, paid int, err error) error {
 	if err != nil {
 		return orNotFound(err, gate.ErrInvalidAPIKey) // without rows, the account is deleted
 	}
 	r.page = page
-	looked := max(page.Looked, int64(len(page.part.Text))/bytesPerRow)
+	looked := max(page.Looked, int64(len(page.part.Text))*rowsPerToken/gate.PageBytesPerToken)
 	r.meter.add(looked-int64(paid)*rowsPerToken, page.More)
 	return nil
 }

@@ -238,15 +238,16 @@ func TestLoadsAreCharged(t *testing.T) {
 	costs(45, "its reset", limited.post("/sandboxes/"+large+"/reset", nil))
 }
 
-// TestCatchingUpIsCharged: a stream that catches up costs a token for each 1,000 events, and pauses while
-// its key owes one. After that, it follows live events for nothing.
+// TestCatchingUpIsCharged: a stream that catches up costs a token for each 64 KiB, and pauses while its key
+// owes one. After that, it follows live events for nothing.
 func TestCatchingUpIsCharged(t *testing.T) {
 	t.Parallel()
-	const events, burst, page, live = 10_000, 5, 50, 30
+	const events, burst, page, live = 500, 5, 50, 30
 	const policy = `"key";q=5;w=300`
 	p := start(t)
 	account := p.accountID()
 	p.addEvents(account, events, "pet.created")
+	p.exec(`UPDATE events SET data = json_build_object('name', repeat('x', 1150)) WHERE account_id = $1`, account) // a page has a little more than 64 KiB
 	limited, clock := p.limited(ratelimit.Limit{PerMinute: 1, Burst: burst}, ratelimit.Limit{})
 	stream := limited.stream("/events")
 	read := func(number int) {
@@ -254,12 +255,12 @@ func TestCatchingUpIsCharged(t *testing.T) {
 			stream.wantNext("event", "pet.created")
 		}
 	}
-	read(burst * 1000) // one token is for the request, so that it owes one now
+	read(burst * page) // one token is for the request, so that it owes one now
 	clock.move(10 * time.Second)
 	stream.wantLine(":")
-	for left := events - burst*1000; left > 0; left -= 1000 {
+	for left := events - burst*page; left > 0; left -= page {
 		clock.move(time.Minute)
-		read(1000)
+		read(page)
 	}
 	limited.get("/pets").wantLimited("110") // it owes the last one
 	clock.move(10 * time.Minute)
@@ -280,13 +281,13 @@ func TestLargeEventsAreCharged(t *testing.T) {
 	account := p.accountID()
 	p.addEvents(account, events, "pet.created")
 	p.exec(`UPDATE events SET data = json_build_object('name', repeat('x', 30000)) WHERE account_id = $1`, account)
-	limited, _ := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 40}, ratelimit.Limit{})
+	limited, _ := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 60}, ratelimit.Limit{})
 	stream := limited.stream("/events")
 	for range events {
 		stream.wantNext("event", "pet.created")
 	}
 	limited.waits(1)
-	limited.get("/pets").want(200).wantLimit(`"key";q=40;w=40`, `"key";r=36;t=4`) // 2 for 1,464 KiB twice, and 1 for each request
+	limited.get("/pets").want(200).wantLimit(`"key";q=60;w=60`, `"key";r=12;t=48`) // 46 for 2,953 KiB, and 1 for each request
 }
 
 // TestUsedUpFaults checks that one statement counts a request for all rules that are used up.

@@ -17,9 +17,6 @@ const streamPage = 50
 // rowsPerToken is the number of rows, looked through, that count as one request.
 const rowsPerToken = 1000
 
-// bytesPerRow is the number of bytes of events in a stream that count as a row.
-const bytesPerRow = 1 << 10
-
 // meter charges a caller for the rows that a request looks through, page by page.
 type meter struct {
 	limits *gate.Limits

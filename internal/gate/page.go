@@ -45,15 +45,15 @@ func NotModified(c *gin.Context, vary string) (bool, error) {
 	return unmodified, err
 }
 
-// pageBytesPerToken is the number of bytes of a page, before compression, that count as one more request.
+// PageBytesPerToken is the number of bytes of a page, before compression, that count as one more request.
 // Pages of 200 usual items have fewer. To read, encode and compress so many takes as long as a usual request.
-const pageBytesPerToken = 64 << 10
+const PageBytesPerToken = 64 << 10
 
 // WritePage sends a page of a list, and charges its client for a large one. It sets headers only after
 // the last possible error, so that an error response has none of them.
 func (g *Gate) WritePage(c *gin.Context, page Page) error {
 	header, state := c.Writer.Header(), requestOf(c)
-	g.Limits.Charge(state.identity, len(page.Items)/pageBytesPerToken)
+	g.Limits.Charge(state.identity, len(page.Items)/PageBytesPerToken)
 	vary := varyOfCoded
 	if state.route.has(Streams) {
 		vary = varyOfEvents
