@@ -160,7 +160,7 @@ func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params
 		return err
 	}
 	if l.inVain && !p.counted { // once: the gate may repeat a handler that fails
-		s.gate.Limits.Charge(gate.Caller(c), gate.ExpensiveCost-1)
+		s.gate.Charge(c, gate.ExpensiveCost-1)
 	}
 	made.Total = total
 	return s.gate.WritePage(c, made)

@@ -224,8 +224,10 @@ func TestLoadsAreCharged(t *testing.T) {
 		if resp.status >= 300 {
 			t.Fatalf("%s: status %d: %s", what, resp.status, resp.body)
 		}
+		state := func(left int) string { return fmt.Sprintf(`"key";r=%d;t=%d`, left, 100-left) }
+		resp.wantLimit(`"key";q=100;w=100`, state(100-want))
 		left := 100 - want - 1 // the request that asks
-		limited.get("/pets").want(200).wantLimit(`"key";q=100;w=100`, fmt.Sprintf(`"key";r=%d;t=%d`, left, 100-left))
+		limited.get("/pets").want(200).wantLimit(`"key";q=100;w=100`, state(left))
 		clock.move(time.Hour)
 		return resp.body
 	}
@@ -236,6 +238,30 @@ func TestLoadsAreCharged(t *testing.T) {
 	costs(15, "a large sample", limited.post(samplesPath, object{"name": "large", "from": fmt.Sprint("sbx_", inside.sandboxID)}))
 	large := sandboxID(costs(15, "a copy of it", limited.post("/sandboxes", object{"sample": "large"})))
 	costs(45, "its reset", limited.post("/sandboxes/"+large+"/reset", nil))
+}
+
+// TestLoadsThatDoNothing: a copy or reset of a store that does nothing costs as much as another request. If it
+// fails later, it costs what it has done.
+func TestLoadsThatDoNothing(t *testing.T) {
+	t.Parallel()
+	const policy, cheap, expensive = `"key";q=100;w=100`, `"key";r=99;t=1`, `"key";r=90;t=10`
+	p := start(t)
+	inside := p.sandbox(p.accountID(), stores.SampleShop)
+	limited, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 100}, ratelimit.Limit{}, func(o *api.Options) { o.RequestTimeout = 2 * time.Second })
+	reset := fmt.Sprintf("/sandboxes/sbx_%d/reset", inside.sandboxID)
+
+	limited.post("/sandboxes/sbx_1/reset", nil).want(404).wantLimit(policy, cheap)
+	clock.move(time.Hour)
+	limited.post("/sandboxes", object{"sample": "absent"}).want(422).wantLimit(policy, cheap)
+	clock.move(time.Hour)
+	limited.post(samplesPath, object{"name": stores.SampleShop, "from": fmt.Sprint("sbx_", inside.sandboxID)}).want(409).wantLimit(policy, cheap)
+	clock.move(time.Hour)
+	release := p.locked(inside.sandboxID, (*db.Queries).StoreLock)
+	limited.post(reset, nil).want(503).wantLimit(policy, cheap)
+	release()
+	clock.move(time.Hour)
+	pgtest.Exec(t, pgtest.Begin(t, p.db), "SELECT FROM orders WHERE account_id = $1 FOR UPDATE", inside.sandboxID) // which the reset has counted before
+	limited.post(reset, nil).want(503).wantLimit(policy, expensive)
 }
 
 // TestCatchingUpIsCharged: a stream that catches up costs a token for each 64 KiB, and pauses while its key

@@ -69,7 +69,6 @@ func (s *Server) saveSample(c *gin.Context) error {
 		return err
 	}
 	var size int64
-	defer func() { s.chargeLoad(c, size) }()
 	row, err := transact(s, c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries) (db.SampleGetRow, error) {
 		caller := gate.Caller(c)
 		if caller.IsSandbox() {
@@ -82,6 +81,7 @@ func (s *Server) saveSample(c *gin.Context) error {
 		size = copied
 		return row, err
 	})
+	s.chargeLoad(c, size, err)
 	if err != nil {
 		return err
 	}

@@ -29,9 +29,14 @@ const (
 	loadedPerToken = 100 << 10
 )
 
-// chargeLoad charges the caller for the size of the stores that a request has copied or deleted.
-func (s *Server) chargeLoad(c *gin.Context, size int64) {
-	s.gate.Limits.Charge(gate.Caller(c), int((size-includedLoad)/loadedPerToken))
+// chargeLoad charges the caller for the size of the stores that a request has copied or deleted, also if it
+// failed then. One that failed before, such as without a place, costs as much as a cheap request.
+func (s *Server) chargeLoad(c *gin.Context, size int64, err error) {
+	if err != nil && size == 0 {
+		s.gate.Refund(c)
+		return
+	}
+	s.gate.Charge(c, int((size-includedLoad)/loadedPerToken))
 }
 
 // Sandbox is the Sandbox schema of the spec.
@@ -86,7 +91,6 @@ func (s *Server) createSandbox(c *gin.Context) error {
 		return err
 	}
 	var size int64
-	defer func() { s.chargeLoad(c, size) }()
 	made, err := transact(s, c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries) (account.Created, error) {
 		if gate.Caller(c).IsSandbox() {
 			return account.Created{}, errNestedSandbox
@@ -95,6 +99,7 @@ func (s *Server) createSandbox(c *gin.Context) error {
 		size = made.Size
 		return made, err
 	})
+	s.chargeLoad(c, size, err)
 	if err != nil {
 		return err
 	}
@@ -142,11 +147,11 @@ func (s *Server) getSandbox(c *gin.Context, id string) error {
 // repeat without an Idempotency-Key.
 func (s *Server) resetSandbox(c *gin.Context, id string) error {
 	var size int64
-	defer func() { s.chargeLoad(c, size) }()
 	accountID, err := s.changeSandbox(c, id, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries, accountID int64) (err error) {
 		size, err = account.Reset(ctx, queries, accountID)
 		return err
 	})
+	s.chargeLoad(c, size, err)
 	if err != nil {
 		return err
 	}

@@ -19,21 +19,21 @@ const rowsPerToken = 1000
 
 // meter charges a caller for the rows that a request looks through, page by page.
 type meter struct {
-	limits *gate.Limits
 	caller auth.Identity
+	charge func(cost int)
 	rest   int64 // rows that are not charged yet
 }
 
 // newMeter returns the meter of a request.
 func (s *Server) newMeter(c *gin.Context) *meter {
-	return &meter{limits: s.gate.Limits, caller: gate.Caller(c)}
+	return &meter{caller: gate.Caller(c), charge: func(cost int) { s.gate.Charge(c, cost) }}
 }
 
 // add counts the rows of a page. A rest is forgotten when no more follow, so that a request that
 // follows live changes pays nothing.
 func (m *meter) add(rows int64, more bool) {
 	m.rest += max(0, rows)
-	m.limits.Charge(m.caller, int(m.rest/rowsPerToken))
+	m.charge(int(m.rest / rowsPerToken))
 	if m.rest %= rowsPerToken; !more {
 		m.rest = 0
 	}

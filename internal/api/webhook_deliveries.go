@@ -123,7 +123,7 @@ func (s *Server) replayWebhook(c *gin.Context) error {
 		return err
 	}
 	cost := 0
-	defer func() { s.gate.Limits.Charge(gate.Caller(c), cost) }()
+	defer func() { s.gate.Charge(c, cost) }()
 	return s.accept(c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		r := webhook.NewReplay(queries, gate.Caller(c).AccountID, gate.Caller(c).IsSandbox(), at)
 		start, err := r.Start(ctx, after)

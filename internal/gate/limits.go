@@ -183,10 +183,40 @@ func (l *Limits) Pay(identity auth.Identity, cost int) bool {
 	return buckets[0].Taken && buckets[1].Taken && buckets[2].Taken
 }
 
-// Charge counts work that a request of a caller has caused, beyond its cost. A bucket that
-// has too few tokens owes them. A sandbox makes its account owe nothing, and costs it no more
-// than the sandboxes had, so that a test key does not stop production.
-func (l *Limits) Charge(identity auth.Identity, cost int) {
+// Charge counts work that a request has caused, beyond its cost, in the limits of its caller. The headers
+// of a response that has not begun include it.
+func (g *Gate) Charge(c *gin.Context, cost int) {
+	if cost <= 0 {
+		return
+	}
+	g.Limits.charge(Caller(c), cost)
+	g.updateRateHeaders(c)
+}
+
+// Refund lets an expensive request, which did nothing, cost as much as another one.
+func (g *Gate) Refund(c *gin.Context) {
+	state := requestOf(c)
+	for _, claim := range g.Limits.claims(state.identity) {
+		claim.Limiter.Refund(claim.Key, state.route.cost(c.Request), 1)
+	}
+	g.updateRateHeaders(c)
+}
+
+// updateRateHeaders sets the rate limit headers to the present state, unless the response has begun.
+func (g *Gate) updateRateHeaders(c *gin.Context) {
+	if c.Writer.Written() {
+		return
+	}
+	var buckets [len(policies)]ratelimit.Bucket
+	claims := g.Limits.claims(Caller(c))
+	ratelimit.TakeAll(buckets[:], 0, claims[:]...)
+	g.Limits.writeRateHeaders(c.Writer.Header(), claims, buckets)
+}
+
+// charge counts work against all limits of a caller. A bucket that has too few tokens owes them.
+// A sandbox makes its account owe nothing, and costs it no more than the sandboxes had, so that
+// a test key does not stop production.
+func (l *Limits) charge(identity auth.Identity, cost int) {
 	l.keys.Charge(identity.KeyID, cost, true)
 	if identity.IsSandbox() {
 		cost = l.sandboxes.Charge(identity.Payer(), cost, true)

@@ -53,7 +53,7 @@ const PageBytesPerToken = 64 << 10
 // the last possible error, so that an error response has none of them.
 func (g *Gate) WritePage(c *gin.Context, page Page) error {
 	header, state := c.Writer.Header(), requestOf(c)
-	g.Limits.Charge(state.identity, len(page.Items)/PageBytesPerToken)
+	g.Charge(c, len(page.Items)/PageBytesPerToken)
 	vary := varyOfCoded
 	if state.route.has(Streams) {
 		vary = varyOfEvents

@@ -95,7 +95,7 @@ func (r Route) accepted(header http.Header) bool {
 const ExpensiveCost = 10
 
 // cost returns the number of requests that a request counts as in the limits of its key
-// and its account. [Limits.Charge] adds what a handler finds out later.
+// and its account. [Gate.Charge] adds what a handler finds out later.
 func (r Route) cost(request *http.Request) int {
 	if r.has(Expensive) || r.has(Counted) && httpjson.PrefersCount(request.Header) {
 		return ExpensiveCost

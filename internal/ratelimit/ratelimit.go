@@ -118,22 +118,26 @@ func TakeAll[K comparable](buckets []Bucket, cost int, claims ...Claim[K]) {
 	}
 }
 
-// maxQueue is the maximum time that [Limiter.Queue] adds to the wait of a request. A client
+// maxQueue is the maximum time that [Limiter.Queue] returns, unless the bucket owes tokens for longer. A client
 // that comes again too early puts off those behind it by no more than this.
 const maxQueue = 30 * time.Second
 
 // Queue returns after which time a request that was refused should come again. That is when
 // the bucket has tokens for it after those for all requests that were refused before. So
-// many clients that wait do not come at once. It takes no token.
+// many clients that wait do not come at once, also after a debt: then they come within the
+// time in which the bucket fills up. It takes no token.
 func (l *Limiter[K]) Queue(key K, cost int) time.Duration {
 	now := l.elapsed()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wait := l.look(key, cost, now).Wait
 	queue, _ := l.queues.Get(key)
-	at := max(now+wait, queue)
-	if at > now+max(wait, maxQueue) {
-		return max(wait, maxQueue)
+	at, longest := max(now+wait, queue), max(wait, maxQueue)
+	if wait > l.capacity { // it owes tokens
+		longest = max(wait+l.capacity, maxQueue)
+	}
+	if at > now+longest {
+		return longest
 	}
 	l.queues.Add(key, at+l.price(cost))
 	return at - now
@@ -154,6 +158,18 @@ func (l *Limiter[K]) Charge(key K, cost int, mayOwe bool) (had int) {
 	}
 	l.add(key, l.interval*time.Duration(cost), now)
 	return had
+}
+
+// Refund gives back what a request has taken beyond another cost, because it did nothing. A nil
+// Limiter has taken nothing.
+func (l *Limiter[K]) Refund(key K, taken, cost int) {
+	if l == nil {
+		return
+	}
+	now := l.elapsed()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.add(key, l.price(cost)-l.price(taken), now)
 }
 
 // elapsed returns the time since the limiter was created.
@@ -189,7 +205,7 @@ func (l *Limiter[K]) take(key K, cost int, now time.Duration) Bucket {
 
 // add adds to the time until a bucket is full, and returns it. l.mu must be locked.
 func (l *Limiter[K]) add(key K, price, now time.Duration) (missing time.Duration) {
-	missing = min(l.missing(key, now)+price, l.mostMissing())
+	missing = min(max(l.missing(key, now)+price, 0), l.mostMissing())
 	l.fullAt.Add(key, now+missing)
 	return missing
 }

@@ -104,6 +104,29 @@ func TestChargeWithoutDebt(t *testing.T) {
 	}
 }
 
+// TestRefund checks that a request that did nothing gets back what it has taken beyond a cost, and no more than
+// the capacity.
+func TestRefund(t *testing.T) {
+	t.Parallel()
+	for burst, want := range map[int]int{20: 19, 5: 4} { // 10 tokens count as the capacity
+		clock := startClock()
+		limiter := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: burst}, clock.now)
+		limiter.Take("a", 10)
+		limiter.Refund("a", 10, 1)
+		if left := limiter.Take("a", 0).Left; left != want {
+			t.Errorf("%d of %d tokens are left, want %d", left, burst, want)
+		}
+		limiter.Take("a", 4)
+		clock.move(time.Hour)
+		limiter.Refund("a", 4, 1)
+		if left := limiter.Take("a", 0).Left; left != burst {
+			t.Errorf("a full bucket of %d has %d tokens after a refund", burst, left)
+		}
+	}
+	var none *ratelimit.Limiter[string]
+	none.Refund("a", 10, 1)
+}
+
 // takeBoth takes tokens from a bucket of each of two limiters.
 func takeBoth(keys *ratelimit.Limiter[string], key string, accounts *ratelimit.Limiter[string], account string, cost int) (ofKey, ofAccount ratelimit.Bucket) {
 	var buckets [2]ratelimit.Bucket
@@ -315,6 +338,14 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 	if got := limiter.Queue("b", 1); got != 0 {
 		t.Errorf("another key should come after %s", got)
+	}
+	owing := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: 10}, clock.now)
+	owing.Charge("a", 1000, true)
+	for i := range 20 {
+		want := time.Duration(min(101+i, 111)) * time.Second
+		if got := owing.Queue("a", 1); got != want {
+			t.Errorf("request %d after a charge should come after %s, want %s", i, got, want)
+		}
 	}
 	clock.move(time.Minute)
 	if got := limiter.Queue("a", 1); got != 0 {
