@@ -176,7 +176,7 @@ func (l *lab) store(trials []trial) {
 
 // prolong lets the valid leases outlive a slow test. A sweep would shorten them.
 func (l *lab) prolong() {
-	l.exec("UPDATE webhooks SET lease_until = lease_until + interval '1 day' WHERE lease_until > $1", l.began)
+	l.exec("UPDATE webhooks SET lease_until = $2 WHERE lease_until > $1", l.began, l.began.Add(24*time.Hour))
 }
 
 // read reads what trials have stored.
@@ -565,7 +565,7 @@ func TestAttemptsByTheDatabase(t *testing.T) {
 		return l.drain(endpointOf(0), process{current: true}).recordOnce(ctx, db.New(later{tx}), []result{failed})
 	}))(t)
 	var next, retry time.Time
-	const times = "SELECT next_attempt_at, retry_at FROM webhook_deliveries, webhooks"
+	const times = "SELECT next_attempt_at, retry_at FROM webhook_deliveries JOIN webhooks USING (account_id)"
 	need.OK(t, l.owner.Pool.QueryRow(t.Context(), times).Scan(&next, &retry))
 	const ahead, late = time.Hour, time.Minute // late is for a busy machine
 	for what, after := range map[string]time.Duration{"the next attempt": next.Sub(l.began), "the end of the pause": retry.Sub(l.began)} {

@@ -446,7 +446,7 @@ func TestNoExpiryBesideABacklog(t *testing.T) {
 		"a webhook and no event":            {1000 * time.Hour, "UPDATE webhooks SET unsettled_after = NULL, after_sequence = 99", "failed 1"},
 		"a webhook that is not dispatched":  {1000 * time.Hour, "UPDATE webhooks SET unsettled_after = NULL", "queued 1"},
 		"a webhook that is not settled yet": {1000 * time.Hour, "UPDATE webhooks SET after_sequence = 99", "queued 1"},
-		"a sample":                          {1000 * time.Hour, "UPDATE webhooks SET status = 'disabled', disabled_reason = 'manual'; UPDATE accounts SET kind = 'sample'", "queued 1"},
+		"a sample":                          {1000 * time.Hour, "UPDATE accounts SET kind = 'sample'; UPDATE webhooks SET status = 'disabled', disabled_reason = 'manual'", "queued 1"},
 		"a deleted account":                 {1000 * time.Hour, "UPDATE webhooks SET status = 'disabled', disabled_reason = 'manual'; UPDATE account_state SET closed = true", "queued 1"},
 	} {
 		f := all.of(name)

@@ -118,7 +118,7 @@ func TestClockGoesBack(t *testing.T) {
 	if got := sweep(); got != "7 f f, 7 f f, 7 f" || log.Len() > 0 {
 		t.Errorf("with times that can be, the leases and pauses are %s\n%s", got, &log)
 	}
-	l.exec("UPDATE webhooks SET lease_until = lease_until + interval '1 hour', retry_at = retry_at + interval '1 hour' WHERE account_id > $1", firstAccount)
+	l.exec("UPDATE webhooks SET lease_until = CASE WHEN lease_until IS NOT NULL THEN $2::timestamptz END, retry_at = $2 WHERE account_id > $1", firstAccount, l.began.Add(time.Hour))
 	if got := sweep(); got != "7 f f, 7 t t, 7 t" || !strings.Contains(log.String(), "gone back\" webhooks=2") {
 		t.Errorf("after the clock has gone back, the leases and pauses are %s\n%s", got, &log)
 	}
@@ -508,7 +508,7 @@ func TestIdleWorker(t *testing.T) {
 	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
 	l.exec("UPDATE webhooks SET failing_since = now()")
 	holder := pgtest.Begin(t, l.owner.Pool)
-	pgtest.Exec(t, holder, "SELECT FROM webhooks FOR UPDATE")
+	pgtest.Exec(t, holder, "SELECT FROM webhooks WHERE account_id = $1 FOR UPDATE", firstAccount)
 	began := time.Now()
 	l.worker.Run(ctx)
 	took := time.Since(began)
