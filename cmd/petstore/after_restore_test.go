@@ -52,9 +52,10 @@ func TestAfterRestore(t *testing.T) {
 	}
 	database := pgtest.New(t)
 	owner := []string{"DATABASE_URL=" + database.OwnerURL}
-	environ := []string{
-		"DATABASE_URL=" + database.URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_REPLICA_URLS=" + database.URL,
-		"PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8",
+	environ := []string{"DATABASE_URL=" + database.URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8"}
+	hasTokens := !pgtest.Is(pgtest.Citus) // it has no replicas
+	if hasTokens {
+		environ = append(environ, "PETSTORE_REPLICA_URLS="+database.URL)
 	}
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
 	sandbox := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme"))
@@ -77,8 +78,8 @@ func TestAfterRestore(t *testing.T) {
 	page := strings.Replace(c.send("GET", "/events?limit=1", "").next(t), "&limit=1", "", 1)
 	end := c.send("GET", "/events?after=latest", "").next(t)
 	(sender{t, base, sandbox}).send("GET", "/pets", "")
-	if token == "" {
-		t.Fatalf("no token: %+v", made)
+	if hasTokens != (token != "") {
+		t.Fatalf("the token %q: %+v", token, made)
 	}
 	wantRefusal(t, owner, "stop every process", "after-restore")
 	p.end(syscall.SIGTERM)
@@ -94,7 +95,7 @@ func TestAfterRestore(t *testing.T) {
 	if got := c.send("GET", cursor, ""); got.status != 400 || !strings.Contains(got.body, "invalid_cursor") {
 		t.Errorf("a cursor from before: %+v", got)
 	}
-	if got := c.send("GET", "/pets", "", "Prefer", "consistency="+token); got.status != 400 || !strings.Contains(got.body, "invalid_consistency") {
+	if got := c.send("GET", "/pets", "", "Prefer", "consistency="+token); hasTokens && (got.status != 400 || !strings.Contains(got.body, "invalid_consistency")) {
 		t.Errorf("a token from before: %+v", got)
 	}
 	var id, before int64

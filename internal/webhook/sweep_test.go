@@ -55,7 +55,7 @@ func TestSweep(t *testing.T) {
 		pgtest.Exec(t, database.Pool, `
 			INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status, next_attempt_at)
 			SELECT account_id, left($1::text, 16) || left(md5(webhooks.id || n), 20), webhooks.id, 'evt_00000000000000000000000000000000', n, 'pet.created', made.status, CASE WHEN made.status = 'pending' THEN now() END
-			FROM webhooks, generate_series(1, $2::int) AS n, LATERAL (SELECT CASE n WHEN 1 THEN 'pending' WHEN 2 THEN 'failed' ELSE 'delivered' END AS status) AS made`,
+			FROM webhooks, generate_series(1, $2::int) AS n, LATERAL (SELECT CASE WHEN n = 1 THEN 'pending' WHEN n = 2 THEN 'failed' ELSE 'delivered' END AS status) AS made`,
 			webhook.FirstDeliveryID(at), deliveries)
 	}
 	for run := range 2 { // a second sweep changes nothing
