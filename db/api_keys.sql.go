@@ -641,6 +641,35 @@ func (q *Queries) APIKeysToForget(ctx context.Context, arg APIKeysToForgetParams
 	return items, nil
 }
 
+const keyTableLock = `-- name: KeyTableLock :exec
+SELECT
+FROM api_keys
+WHERE account_id = 0
+FOR NO KEY UPDATE
+`
+
+// Call it before a transaction that updates keys writes accounts.
+func (q *Queries) KeyTableLock(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, keyTableLock)
+	return err
+}
+
+const keyTableLockShared = `-- name: KeyTableLockShared :exec
+
+INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256)
+SELECT 0, '', '', '', ''
+WHERE false
+`
+
+// On a sharded cluster, a write to api_keys locks this table and then accounts, also without rows: an insert
+// shares the locks with other inserts, and any other write holds them alone. A transaction that writes
+// accounts and then api_keys would deadlock with them, so it begins with one of these statements.
+// Call it before a transaction that inserts keys writes accounts.
+func (q *Queries) KeyTableLockShared(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, keyTableLockShared)
+	return err
+}
+
 const keysLock = `-- name: KeysLock :exec
 SELECT pg_advisory_xact_lock(hashtextextended('keys', $1::bigint))
 FROM account_state

@@ -9,6 +9,23 @@ SELECT pg_advisory_xact_lock(hashtextextended('keys', @account_id::bigint))
 FROM account_state
 WHERE account_id = @account_id;
 
+-- On a sharded cluster, a write to api_keys locks this table and then accounts, also without rows: an insert
+-- shares the locks with other inserts, and any other write holds them alone. A transaction that writes
+-- accounts and then api_keys would deadlock with them, so it begins with one of these statements.
+
+-- name: KeyTableLockShared :exec
+-- Call it before a transaction that inserts keys writes accounts.
+INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256)
+SELECT 0, '', '', '', ''
+WHERE false;
+
+-- name: KeyTableLock :exec
+-- Call it before a transaction that updates keys writes accounts.
+SELECT
+FROM api_keys
+WHERE account_id = 0
+FOR NO KEY UPDATE;
+
 -- name: APIKeyCountStored :one
 -- Counts the keys in the list of an account, and the live ones: neither revoked nor expired.
 SELECT count(*) FILTER (WHERE revoked_at IS NULL OR revoked_at > now() - interval '30 days') AS stored,

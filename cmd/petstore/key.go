@@ -121,6 +121,9 @@ func createKey(ctx context.Context, database *postgres.DB, name string, key auth
 	var secret auth.Secret
 	err := pgx.BeginFunc(ctx, database.Pool(), func(tx pgx.Tx) error {
 		queries := db.New(tx)
+		if err := queries.KeyTableLockShared(ctx); err != nil {
+			return err
+		}
 		owner, err := account.Ensure(ctx, queries, name)
 		if err != nil {
 			return err

@@ -12,8 +12,9 @@
 //   - the sweep of the account, for which no transaction waits
 //   - the creation of built-in samples
 //   - the number of sandboxes and samples of the account
-//   - rows of accounts
 //   - the store
+//   - the tables api_keys and accounts, on a sharded cluster
+//   - rows of accounts
 //   - an idempotency key, for which no transaction waits
 //   - the number of keys
 //   - rows of api_keys
@@ -114,6 +115,9 @@ func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox)
 	}
 	if err := checkSandboxes(ctx, queries, sandbox.ParentID, 1); err != nil { // before the work
 		return made, err
+	}
+	if err := queries.KeyTableLockShared(ctx); err != nil {
+		return made, fmt.Errorf("account: creating the sandbox: %w", err)
 	}
 	made.Sandbox, err = queries.SandboxCreate(ctx, db.SandboxCreateParams{
 		ParentID: sandbox.ParentID, Name: sandbox.Name, SampleID: sampleID, Sample: sandbox.Sample, ExpiresAt: sandbox.ExpiresAt,
@@ -251,6 +255,9 @@ func Delete(ctx context.Context, queries *db.Queries, id int64) (deleted bool, e
 		if err := closeStore(ctx, queries, id); err != nil {
 			return false, err
 		}
+	}
+	if err := queries.KeyTableLock(ctx); err != nil {
+		return false, fmt.Errorf("account: deleting the account: %w", err)
 	}
 	ids, err := queries.AccountDelete(ctx, id)
 	if err != nil {

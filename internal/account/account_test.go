@@ -33,8 +33,9 @@ type fixture struct {
 type statementLog struct {
 	mu        sync.Mutex
 	deleted   []int64
-	batches   int   // transactions
-	forgotten []any // ids of accounts
+	batches   int      // transactions
+	forgotten []any    // ids of accounts
+	lost      []string // errors of statements because of a concurrent one
 }
 
 type statementKey struct{}
@@ -57,6 +58,9 @@ func (l *statementLog) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.
 	}
 	if sql == "begin" {
 		l.batches++
+	}
+	if postgres.LostToAnother(data.Err) {
+		l.lost = append(l.lost, fmt.Sprintf("%.40s: %v", sql, data.Err))
 	}
 }
 
@@ -176,11 +180,15 @@ func (f *fixture) wantGone(ids ...int64) {
 	}
 }
 
-// wantNoDeadlocks fails the test if there were deadlocks in the database.
+// wantNoDeadlocks fails the test if there were deadlocks. The statistics of the database lack those on the
+// workers of Citus, and the log lacks those of batches.
 func (f *fixture) wantNoDeadlocks() {
 	f.t.Helper()
-	if deadlocks := pgtest.Read[int](f.t, f.owner.Pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); deadlocks > 0 {
-		f.t.Errorf("%d deadlocks", deadlocks)
+	f.log.mu.Lock()
+	defer f.log.mu.Unlock()
+	deadlocks := pgtest.Read[int](f.t, f.owner.Pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+	if deadlocks > 0 || len(f.log.lost) > 0 {
+		f.t.Errorf("%d deadlocks on this server, and errors of statements:\n%s", deadlocks, strings.Join(f.log.lost, "\n"))
 	}
 }
 

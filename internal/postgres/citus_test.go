@@ -74,6 +74,7 @@ var planExceptions = map[string]struct{ kind, why string }{
 	"DrainWebhooks":       {allShards, "a worker looks for due deliveries of all accounts"},
 	"IdempotencyKeySweep": {allShards, "the sweep deletes expired responses of all accounts"},
 	"MessagesExpired":     {allShards, "a worker looks for expired messages of all accounts"},
+	"KeyTableLockShared":  {allShards, "an insert of no row, which locks tables on the coordinator and the first worker"},
 	"WebhooksFailing":     {allShards, "a worker counts the failing webhooks of all accounts for a metric"},
 	"WebhooksToSettle":    {allShards, "a worker looks for changed webhooks of all accounts"},
 	"WebhooksToSweep":     {allShards, "the sweep looks at the webhooks of all accounts"},
