@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math"
 	"net"
@@ -337,7 +336,6 @@ func (c config) checkURLs(wrong reportMistake) {
 // password that is not percent-encoded.
 func urlMistake(text, rule string) string {
 	parsed, err := pgxpool.ParseConfig(text)
-	unreadable, _ := errors.AsType[*fs.PathError](err)
 	_, parts, _ := strings.Cut(text, "://")
 	switch {
 	case text == "":
@@ -348,10 +346,8 @@ func urlMistake(text, rule string) string {
 		return "must have %2F for a / in the password, and %40 for each @ but the one before the host"
 	case err == nil && strings.ContainsAny(parsed.ConnConfig.Database, ",=@"):
 		return rule
-	case unreadable != nil:
-		return fmt.Sprintf("must name files that petstore can read, but %s cannot be read: %v", unreadable.Path, unreadable.Err)
 	case err != nil && strings.Contains(err.Error(), "failed to configure TLS"):
-		return "has settings of TLS that do not work; check sslmode, and the files of sslrootcert, sslcert and sslkey"
+		return "has settings of TLS that do not work; check sslmode, and that petstore can read the files of sslrootcert, sslcert and sslkey"
 	case err != nil:
 		return rule
 	}
