@@ -115,7 +115,7 @@ WHERE account_id = @account_id;
 
 -- The deletion of a store, in this order, because each table refers to the next. Each
 -- statement deletes a batch. In the sweep, a batch is a transaction of its own. A reset
--- deletes all batches in one transaction, without those of messages ([StoreRemoveMessages]).
+-- deletes all batches in one transaction, but messages with [StoreRemoveMessages].
 -- It leaves the stored responses, because their number has no bound.
 --
 -- With <=, PostgreSQL reads only the batch. With ANY, it may read all rows of the account for each

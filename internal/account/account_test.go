@@ -180,8 +180,8 @@ func (f *fixture) wantGone(ids ...int64) {
 	}
 }
 
-// wantNoDeadlocks fails the test if there were deadlocks. The statistics of the database lack those on the
-// workers of Citus, and the log lacks those of batches.
+// wantNoDeadlocks fails the test if there were deadlocks. The statistics of the database lack deadlocks on
+// workers of Citus, and the log lacks errors of batches.
 func (f *fixture) wantNoDeadlocks() {
 	f.t.Helper()
 	f.log.mu.Lock()
@@ -425,7 +425,7 @@ func TestLongMessages(t *testing.T) {
 }
 
 // TestResetOfMessages checks that a reset returns the messages of a sandbox to its sample as new ones, and
-// does not write their texts again. Those of a full sandbox have 137 MB, and other commits wait for such a write.
+// does not write their texts again. The texts of a full sandbox have 137 MB, and other commits wait for such a write.
 func TestResetOfMessages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

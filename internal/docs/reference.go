@@ -31,8 +31,8 @@ func (t *Tag) Path() string { return "docs/reference/" + slug(t.Name) }
 // slug returns a name for a path or an id.
 func slug(text string) string { return strings.ReplaceAll(strings.ToLower(text), " ", "-") }
 
-// title returns a text that begins with a capital.
-func title(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
+// title returns a text with a capital at its beginning.
+func title(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
 // Model is a schema with a name, and an example from the first operation that has one.
 type Model struct {
