@@ -42,7 +42,6 @@ max_client_conn = 2000
 default_pool_size = 20
 server_idle_timeout = 2
 server_login_retry = 1
-autodb_idle_timeout = 10
 log_connections = 0
 log_disconnections = 0
 log_stats = 0
