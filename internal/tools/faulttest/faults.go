@@ -63,7 +63,6 @@ var faults = []fault{
 	{40, "redirects are followed", "internal/egress/egress.go", "response.Header.Del(\"Location\")", ""},
 	{42, "each result has a transaction of its own", "internal/delivery/drain.go", "d.record(ctx, collect(first, results))", "d.record(ctx, []result{first})"},
 	{44, "each sandbox has a share of the webhooks", "internal/delivery/dispatch.go", "endpoint{accountID, to.ID}, payer, to.IsSlow)", "endpoint{accountID, to.ID}, accountID, to.IsSlow)"},
-	{44, "a page takes no place", "internal/api/page.go", "admission.ReadParts/max(1, l.perPlace)", "admission.ReadParts*min(0, l.perPlace)"},
 	{44, "a payer may have all places", "internal/admission/resources.go", `"webhooks that receive deliveries", Total: 400`, `"webhooks that receive deliveries", Total: 120, Share: 120`},
 	{45, "a request without a key keeps its connection", "internal/gate/handle.go", "\t\terr := g.sunset(c, deprecated)\n", "\t\tg.options.Known(c.Request.Context())\n\t\terr := g.sunset(c, deprecated)\n"},
 	{45, "client connections are not limited", "internal/listener/connections.go", "\tif c.open >= c.most {", "\tif c.open >= 1_000_000 {"},
