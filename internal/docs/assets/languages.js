@@ -99,7 +99,7 @@ function python(request, { url, key }) {
   const { method, headers, type, body, returns, keyed } = request;
   const tree = body === undefined ? undefined : treeOf(request);
   const style = styles.Python;
-  const imports = [(tree || isJSON(returns)) && "json", (!url || (keyed && !key)) && "os", "urllib.request"].filter(Boolean);
+  const imports = [(tree || isJSON(returns)) && "json", (!url || (keyed && !key)) && "os", "urllib.error", "urllib.request"].filter(Boolean);
   const lines = [...imports.map((name) => `import ${name}`), "", `url = ${url ? JSON.stringify(url) : 'os.environ["PETSTORE_URL"]'}`];
   if (keyed) lines.push(`key = ${key ? JSON.stringify(key) : 'os.environ["PETSTORE_API_KEY"]'}`);
   if (tree) lines.push(`body = ${write(tree, style, { width, before: 7 })}`);
@@ -112,10 +112,11 @@ function python(request, { url, key }) {
   if (sent.length > 0) lines.push(`    headers=${write({ fields: sent }, style, { width: width - 1, before: 12, indent: "    " })},`);
   if (tree) lines.push("    data=json.dumps(body).encode(),");
   else if (body !== undefined) lines.push(`    data=${JSON.stringify(body)}.encode(),`);
-  lines.push(")", "with urllib.request.urlopen(request) as response:");
-  if (returns === "") lines.push("    print(response.status)");
-  else if (returns === "text/event-stream") lines.push("    for line in response:", '        print(line.decode(), end="", flush=True)');
-  else lines.push(`    print(${isJSON(returns) ? "json.load(response)" : "response.read().decode()"})`);
+  lines.push(")", "try:", "    with urllib.request.urlopen(request) as response:");
+  if (returns === "") lines.push("        print(response.status)");
+  else if (returns === "text/event-stream") lines.push("        for line in response:", '            print(line.decode(), end="", flush=True)');
+  else lines.push(`        print(${isJSON(returns) ? "json.load(response)" : "response.read().decode()"})`);
+  lines.push("except urllib.error.HTTPError as error:", "    raise SystemExit(error.read().decode())");
   return lines.join("\n");
 }
 
