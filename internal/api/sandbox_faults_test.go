@@ -580,8 +580,8 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 		_, text, _ := strings.Cut(exposed(t, metrics), sum)
 		text, _, _ = strings.Cut(text, "\n")
 		counted, err := strconv.ParseFloat(text, 64)
-		if took := *p.logged(id)[0].DurationMS; err != nil || counted*1000 >= took {
-			t.Errorf("%s: the metrics have %q s (%v), and the log %v ms with the delay", request.method, text, err, took)
+		if took := *p.logged(id)[0].DurationUS; err != nil || counted*1e6 >= float64(took) {
+			t.Errorf("%s: the metrics have %q s (%v), and the log %d µs with the delay", request.method, text, err, took)
 		}
 	}
 	need.Same(t, 10, p.inventory(petID).Quantity, "the stock")

@@ -282,9 +282,9 @@ func TestRequestID(t *testing.T) {
 type logLine struct {
 	Level, Msg, Method, Route, Key, Error, Fault string
 	Status                                       int
-	DurationMS                                   *float64 `json:"duration_ms"`
-	RequestID                                    string   `json:"request_id"`
-	TraceID                                      string   `json:"trace_id"`
+	DurationUS                                   *int64 `json:"duration_us"`
+	RequestID                                    string `json:"request_id"`
+	TraceID                                      string `json:"trace_id"`
 }
 
 // logLines returns the log lines that fulfil a condition.
@@ -350,10 +350,10 @@ func TestLog(t *testing.T) {
 			continue
 		}
 		got := lines[0]
-		if got.DurationMS == nil || *got.DurationMS < 0 {
+		if got.DurationUS == nil || *got.DurationUS < 0 {
 			t.Errorf("%s %s: the log line has no duration", test.method, test.target)
 		}
-		got.DurationMS = nil
+		got.DurationUS = nil
 		test.want.Msg, test.want.Method, test.want.RequestID = "request", test.method, id
 		need.Same(t, test.want, got, "%s %s: log line", test.method, test.target)
 	}

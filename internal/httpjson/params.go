@@ -2,7 +2,6 @@ package httpjson
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"net/url"
 	"slices"
@@ -113,11 +112,14 @@ func quoted(name string) string {
 // Err returns everything that is wrong with the parameters, as [ErrInvalidParameter], or
 // nil.
 func (p *Params) Err() error {
-	others := maps.Clone(p.query) // deleted from, because a query may have hundreds of each
-	for _, name := range p.known {
-		delete(others, name)
+	slices.Sort(p.known) // because a query may have hundreds of both
+	var unknown []string
+	for name := range p.query {
+		if _, isKnown := slices.BinarySearch(p.known, name); !isKnown {
+			unknown = append(unknown, name)
+		}
 	}
-	unknown := slices.Sorted(maps.Keys(others))
+	slices.Sort(unknown)
 	checked := Params{violations: slices.Clip(p.violations)} // Err may be called again
 	for _, name := range unknown[:min(len(unknown), maxViolations)] {
 		checked.Reject(name, "unknown", quoted(name)+" is not a parameter of this operation. Remove it or correct its spelling.")

@@ -107,7 +107,7 @@ func (t *Statements) end(ctx context.Context, err error) {
 	}
 	attributes := []slog.Attr{
 		slog.String("statement", s.name()),
-		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
+		slog.Int64("duration_us", took.Microseconds()),
 	}
 	if err != nil {
 		attributes = append(attributes, slog.String("failure", failureOf(err)))

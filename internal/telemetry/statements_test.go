@@ -76,7 +76,7 @@ func TestSlowStatements(t *testing.T) {
 
 	type line struct {
 		Level, Msg, Statement, Failure string
-		Took                           float64 `json:"duration_ms"`
+		Took                           int64 `json:"duration_us"`
 	}
 	var got []line
 	for text := range strings.Lines(log.String()) {
@@ -84,8 +84,8 @@ func TestSlowStatements(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &one); err != nil {
 			t.Fatalf("%v: %s", err, text)
 		}
-		if least := float64(slow.Milliseconds()); one.Took < least {
-			t.Errorf("%s is slow after %v ms", one.Statement, one.Took)
+		if least := slow.Microseconds(); one.Took < least {
+			t.Errorf("%s is slow after %d µs", one.Statement, one.Took)
 		}
 		one.Took = 0
 		got = append(got, one)
