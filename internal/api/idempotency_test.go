@@ -365,6 +365,7 @@ func TestSweepIsAWrite(t *testing.T) {
 	p := start(t)
 	const conns = 3 // one for writes, two reserved for reads
 	pool := pgtest.Open(t, p.dbURL, conns)
+	pool.WaitAtMost(time.Second)
 	rows, err := pool.Writing().Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
 	need.OK(t, err)
 	t.Cleanup(rows.Close)

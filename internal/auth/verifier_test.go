@@ -290,6 +290,7 @@ func TestFlushIsAWrite(t *testing.T) {
 	a := newAccount(t)
 	const conns = 3 // one for writes, two reserved for reads
 	pool := pgtest.Open(t, a.database.URL, conns)
+	pool.WaitAtMost(time.Second)
 	v := auth.NewVerifier(db.New(pool), db.New(pool.Writing()))
 	_, secret := a.issue(nil)
 	a.works(v, secret)

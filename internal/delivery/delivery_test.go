@@ -80,9 +80,7 @@ func (f *feed) sandbox() *feed {
 // open opens a pool as a worker has it.
 func (f *feed) open() *postgres.DB {
 	f.t.Helper()
-	database := pgtest.Open(f.t, f.owner.URL, delivery.Connections)
-	database.WaitAtMost(30 * time.Second) // on a busy machine
-	return database
+	return pgtest.Open(f.t, f.owner.URL, delivery.Connections)
 }
 
 func (f *feed) options() delivery.Options {

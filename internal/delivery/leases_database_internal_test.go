@@ -109,7 +109,6 @@ func newLab(t *testing.T, tracers ...pgx.QueryTracer) *lab {
 	t.Helper()
 	owner := pgtest.New(t)
 	database := pgtest.Open(t, owner.URL, Connections, tracers...)
-	database.WaitAtMost(30 * time.Second) // on a busy machine
 	options := Options{
 		DB: database, Vault: &webhook.Vault{}, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 		Disabled: func(context.Context, *db.Queries, int64, string) ([]byte, error) { return []byte("{}"), nil },

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -13,11 +14,13 @@ import (
 	"petstore/internal/tools/need"
 )
 
-// Open opens a pool as a server does, until the test ends.
+// Open opens a pool as a server does, until the test ends. Its statements wait longer for a connection: on a
+// busy machine, opening one can take longer than a server waits.
 func Open(t testing.TB, databaseURL string, maxConns int, tracers ...pgx.QueryTracer) *postgres.DB {
 	t.Helper()
 	pool := need.Value(postgres.Open(t.Context(), databaseURL, maxConns, tracers...))(t)
 	t.Cleanup(pool.Close)
+	pool.WaitAtMost(30 * time.Second)
 	return pool
 }
 

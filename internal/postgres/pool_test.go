@@ -29,7 +29,15 @@ func open(t *testing.T, databaseURL string, maxConns int, parameters ...string) 
 		query.Set(parameters[i], parameters[i+1])
 	}
 	parsed.RawQuery = query.Encode()
-	return pgtest.Open(t, parsed.String(), maxConns)
+	return openAsServer(t, parsed.String(), maxConns)
+}
+
+// openAsServer opens a pool until the test ends, whose statements wait for a connection as long as in a server.
+func openAsServer(t *testing.T, databaseURL string, maxConns int, tracers ...pgx.QueryTracer) *postgres.DB {
+	t.Helper()
+	pool := need.Value(postgres.Open(t.Context(), databaseURL, maxConns, tracers...))(t)
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 // closedPort is the URL of a port without a listener. The system gives it to no other test.
@@ -59,14 +67,14 @@ func TestStatementsMayEnd(t *testing.T) {
 	owner, db := open(t, url, 1), open(t, url, 1)
 	pgtest.Exec(t, owner.Pool(), "CREATE TABLE held (id int)")
 	backend := func() int64 { return pgtest.Read[int64](t, db.Pool(), "SELECT pg_backend_pid()") }
-	need.Within(t, 10*time.Second, "a connection survives the end of its context", func() bool {
+	need.Within(t, 30*time.Second, "a connection survives the end of its context", func() bool {
 		before := backend()
 		lock := pgtest.Begin(t, owner.Pool())
 		pgtest.Exec(t, lock, "LOCK TABLE held")
 		ctx, end := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = db.Pool().QueryRow(ctx, "SELECT count(*) FROM held").Scan(new(int64)) })
-		need.Within(t, 10*time.Second, "the statement waits", func() bool { return need.Value(pgtest.LockWaiters(t.Context(), lock))(t) == 1 })
+		need.Within(t, 30*time.Second, "the statement waits", func() bool { return need.Value(pgtest.LockWaiters(t.Context(), lock))(t) == 1 })
 		end()
 		pgtest.Rollback(t, lock)
 		running.Wait()
@@ -157,7 +165,7 @@ func (waits) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquir
 // openTimed opens a pool of one connection that checks how long statements wait for it.
 func openTimed(t *testing.T, url string) *postgres.DB {
 	t.Helper()
-	return pgtest.Open(t, url, 1, waits{pgtest.Statements(func(string, []any) {}), t})
+	return openAsServer(t, url, 1, waits{pgtest.Statements(func(string, []any) {}), t})
 }
 
 // TestPoolExhausted: callers that wait for a connection get an error after a
