@@ -201,10 +201,10 @@ func (s *stream) send(text string) {
 	}
 	defer s.gate.Limits.pageBytes.Give(payer, size)
 	setWriteDeadline(s.c, s.gate.options.StreamPause)
+	s.sent = s.gate.options.Now() // the client may have the bytes before Flush returns
 	if _, s.err = s.c.Writer.WriteString(text); s.err != nil {
 		return
 	}
 	s.c.Writer.Flush() // if it fails, the connection ends
 	liftWriteDeadline(s.c)
-	s.sent = s.gate.options.Now()
 }
