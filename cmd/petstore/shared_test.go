@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
@@ -46,6 +47,11 @@ func sharedServer(t *testing.T) (database *pgtest.Database, environ []string, ba
 		}
 		shared.process = start(t, emptyDir, shared.environ, "serve")
 		shared.base = shared.process.address()
+		// The first sandbox of a sample makes it. Others would wait for that, on a busy machine longer than lock_timeout.
+		must(t, shared.environ, "account", "create", "samples")
+		for _, sample := range account.BuiltInSamples() {
+			must(t, shared.environ, "sandbox", "create", "--account", "samples", "--sample", sample)
+		}
 	})
 	if shared.base == "" {
 		t.Fatal("the shared server does not run")

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/db"
@@ -117,6 +118,26 @@ var idle struct {
 	conns []conns
 }
 
+// sharedDatabase returns the shared database with the built-in samples. Otherwise the first sandbox would make
+// them, and on a busy machine others would wait for it longer than lock_timeout.
+var sharedDatabase = sync.OnceValues(func() (*pgtest.Database, error) {
+	ctx := context.Background()
+	database, err := pgtest.Shared()
+	if err != nil {
+		return nil, err
+	}
+	return database, pgx.BeginFunc(ctx, database.Pool, func(tx pgx.Tx) error {
+		queries := db.New(tx)
+		owner, err := stores.Ensure(ctx, queries, "the owner of a sandbox of each sample")
+		for _, sample := range stores.BuiltInSamples() {
+			if err == nil {
+				_, err = stores.CreateSandbox(ctx, queries, stores.NewSandbox{ParentID: owner.ID, Name: sample, Sample: sample, Expiry: stores.DefaultExpiry})
+			}
+		}
+		return err
+	})
+})
+
 // sharedConns returns connections to the shared database until the test ends.
 func sharedConns(t testing.TB) conns {
 	t.Helper()
@@ -127,7 +148,7 @@ func sharedConns(t testing.TB) conns {
 		on, idle.conns = idle.conns[last], idle.conns[:last]
 	} else {
 		var err error
-		if on.database, err = pgtest.Shared(); err == nil {
+		if on.database, err = sharedDatabase(); err == nil {
 			on.pool, err = openPool(on.database)
 		}
 		if err == nil {
