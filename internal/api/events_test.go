@@ -399,7 +399,9 @@ type stream struct {
 func (p *petstore) stream(target string, header ...string) *stream {
 	p.t.Helper()
 	header = append([]string{"Accept", "text/event-stream"}, header...)
-	opened, err := p.client.Do(p.request(p.t.Context(), "GET", target, nil, header...))
+	following := *p.client
+	following.Timeout = 5 * time.Minute // of the whole stream
+	opened, err := following.Do(p.request(p.t.Context(), "GET", target, nil, header...))
 	need.OK(p.t, err)
 	p.t.Cleanup(func() { opened.Body.Close() })
 	if opened.StatusCode == http.StatusOK {
