@@ -347,7 +347,7 @@ func TestRevokedWhileABodyWaits(t *testing.T) {
 	writer := p.makeKey("writer", "write")
 	need.OK(t, p.server.Decodings().Take(t.Context(), p.accountID(), 1))
 	created := p.as(writer.Secret).begin("POST", "/categories", padded("large", 4<<10))
-	need.Within(t, 10*time.Second, "the body waits", p.server.Decodings().IsContended)
+	need.Within(t, 30*time.Second, "the body waits", p.server.Decodings().IsContended)
 	p.del(keyPath(writer.ID)).want(204)
 	p.server.Decodings().Give(p.accountID(), 1)
 	created().want(401)

@@ -302,7 +302,7 @@ func TestSharedReadsEndWithTheirClients(t *testing.T) {
 			<-s.arrived
 			leaveTogether()
 			s.await(0)
-			need.Within(t, 8*time.Second, "the statements have ended", func() bool { // a client does not wait for the end of its statement
+			need.Within(t, 30*time.Second, "the statements have ended", func() bool { // a client does not wait for the end of its statement
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				return s.now == 0

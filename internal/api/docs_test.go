@@ -287,7 +287,7 @@ func TestGuides(t *testing.T) {
 							p.as(box.Key.Secret).record(3) // two pages and a count
 						}
 					case "report": // the server writes the record beside the requests
-						need.Within(t, 5*time.Second, "the requests of the guide are recorded", func() bool {
+						need.Within(t, 30*time.Second, "the requests of the guide are recorded", func() bool {
 							report := p.as(box.Key.Secret).do("GET", "/sandboxes/current/report", nil, "Accept", "text/markdown").want(200)
 							return strings.Contains(string(report.body), "Seen once without a mistake: an order that was placed but whose response was lost.")
 						})
@@ -348,7 +348,7 @@ func TestSandboxesPage(t *testing.T) {
 		t.Run(language, func(t *testing.T) { p.runProgram(t, nil, language, sources[language], wants...) })
 	}
 	for _, operation := range []struct{ method, path string }{{"POST", "/sandboxes"}, {"DELETE", "/sandboxes/{sandboxId}"}} {
-		need.Within(t, 5*time.Second, "all samples have succeeded", func() bool { return p.succeeded(operation.method, operation.path) == len(sampleTools)+1 }) // a fork
+		need.Within(t, 30*time.Second, "all samples have succeeded", func() bool { return p.succeeded(operation.method, operation.path) == len(sampleTools)+1 }) // a fork
 	}
 	need.Same(t, []sandbox{}, decode[[]sandbox](p.readingPrimary().get("/sandboxes").want(200)),
 		"sandboxes that the samples left")

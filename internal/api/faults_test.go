@@ -187,7 +187,7 @@ func TestConnectionsCut(t *testing.T) {
 		p.get("/pets").want(200)
 		p.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name = 'petstore'`)
-		need.Within(t, 8*time.Second, "the request is in progress", func() bool {
+		need.Within(t, 30*time.Second, "the request is in progress", func() bool {
 			resp := p.post("/messages", object{"message": "x"})
 			if resp.status != 202 {
 				resp.wantUnavailable()
@@ -209,7 +209,7 @@ func (p *petstore) lockTable(table string, waiting int, begin func()) (release f
 	lock := pgtest.Begin(p.t, p.db)
 	pgtest.Exec(p.t, lock, "LOCK "+table)
 	begin()
-	need.Within(p.t, 8*time.Second, "all statements wait for the table", func() bool { return p.waiting() == waiting })
+	need.Within(p.t, 30*time.Second, "all statements wait for the table", func() bool { return p.waiting() == waiting })
 	return func() { _ = lock.Rollback(context.WithoutCancel(p.t.Context())) } // a second rollback has no effect
 }
 
@@ -250,7 +250,7 @@ func TestClientLeaves(t *testing.T) {
 		leave = p.leaving(1, "GET", "/store/orders/1", "", "X-Request-Id", "left-alone")
 	})()
 	leave()
-	need.Within(t, 8*time.Second, "no statement waits", func() bool { return p.waiting() == 0 })
+	need.Within(t, 30*time.Second, "no statement waits", func() bool { return p.waiting() == 0 })
 	p.wantLogged("left-alone", logLine{Level: "INFO", Status: 499})
 }
 

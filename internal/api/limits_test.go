@@ -470,7 +470,7 @@ func TestPlacesInProgress(t *testing.T) {
 		for i := 1; i < places; i++ {
 			received[i] = p.as(keys[i]).begin("GET", "/store/orders/1", nil)
 		}
-		need.Within(t, 8*time.Second, "the statements of all places wait", func() bool { return p.waiting() == places })
+		need.Within(t, 30*time.Second, "the statements of all places wait", func() bool { return p.waiting() == places })
 		check()
 		release()
 		for _, receive := range received {
@@ -837,7 +837,7 @@ func TestExpensiveRequests(t *testing.T) {
 	p.as(third).do("GET", "/messages", nil, "Prefer", "count=exact").wantRejected(503, "unavailable")
 	p.as(third).get("/messages").want(200)
 	summary(third)
-	need.Within(t, 8*time.Second, "a count waits", p.server.IsCountWaiting)
+	need.Within(t, 30*time.Second, "a count waits", p.server.IsCountWaiting)
 	release()
 	for _, receive := range summaries {
 		receive().want(200)
@@ -1083,6 +1083,6 @@ func TestSlowReadersAreClosed(t *testing.T) {
 		p.slowReader("/messages?limit=6") // 100 KB, so 3.5 s
 	}
 	p.as("").slowReader("/openapi.json") // 9 s
-	need.Within(t, 8*time.Second, "all readers have a connection", func() bool { return open.Load() == readers })
+	need.Within(t, 30*time.Second, "all readers have a connection", func() bool { return open.Load() == readers })
 	need.Within(t, time.Minute, "no reader has a connection", func() bool { return open.Load() == 0 })
 }

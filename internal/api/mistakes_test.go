@@ -365,7 +365,7 @@ func TestMistakeWithLimits(t *testing.T) {
 // retried sends a request until it is not refused any more.
 func (p *program) retried(method, path string, body any) (got *response) {
 	p.t.Helper()
-	need.Within(p.t, 10*time.Second, "the report has the verdict", func() bool {
+	need.Within(p.t, 30*time.Second, "the report has the verdict", func() bool {
 		got = p.do(method, path, body)
 		return got.status != 429
 	})

@@ -67,7 +67,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 				clients[2].do("GET", ownRecord+"?operation=listPets&cursor=x", nil, "Prefer", "wait=30").wantError(400, "invalid_cursor")
 			}
 			open(other)
-			need.Within(t, 10*time.Second, "the request of the other payer waits", func() bool { return p.server.WaitingForEvents() == share+1 })
+			need.Within(t, 30*time.Second, "the request of the other payer waits", func() bool { return p.server.WaitingForEvents() == share+1 })
 			cancel()
 			need.Within(t, 20*time.Second, "no request waits", func() bool { return p.server.WaitingForEvents() == 0 })
 		})
@@ -135,7 +135,7 @@ func TestOneDecodingAtATime(t *testing.T) {
 		}
 		cancel()
 		proceed()
-		need.Within(t, 10*time.Second, "a decoding waits", p.server.Decodings().IsContended)
+		need.Within(t, 30*time.Second, "a decoding waits", p.server.Decodings().IsContended)
 		one[1].do("POST", "/categories", padded("", largeFrom-1)).want(400)
 		other[0].do("POST", "/categories", padded("", largeFrom)).want(400)
 		p.server.Decodings().Give(payer, 1)

@@ -338,7 +338,7 @@ func TestRecordWaits(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)
 	waiting := []func() *response{p.waitFor(ownRecord + "?status=404&after=latest"), p.waitFor(ownRecord + "?status=404&after=latest")}
-	need.Within(t, 5*time.Second, "both requests wait", func() bool { return p.server.WaitingForRecords() == 2 })
+	need.Within(t, 30*time.Second, "both requests wait", func() bool { return p.server.WaitingForRecords() == 2 })
 	p.get("/pets/1").want(200)
 	p.get("/pets/4711").want(404)
 	for _, received := range waiting {
@@ -407,7 +407,7 @@ func TestPagesAfterLatest(t *testing.T) {
 		p := parent.inSandbox(stores.SampleEmpty)
 		p.recordRequests(p.sandboxID, 1, before)
 		waiting := p.waitFor(ownRecord + "?after=latest&limit=1")
-		need.Within(t, 5*time.Second, "the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
+		need.Within(t, 30*time.Second, "the request waits", func() bool { return p.server.WaitingForRecords() == 1 })
 		p.recordRequests(p.sandboxID, before+1, before+3)
 		var want, got []string
 		for n := before + 3; n > before; n-- {

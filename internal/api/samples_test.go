@@ -415,6 +415,6 @@ func runSamples(t *testing.T, in map[string]*interpreter, samples []sample) {
 			p.wantExample(s, output)
 		}
 		// a client can have a long response before the server logs the request
-		need.Within(t, 5*time.Second, "the sample has succeeded", func() bool { return p.succeeded(s.method, s.path) == i+1 })
+		need.Within(t, 30*time.Second, "the sample has succeeded", func() bool { return p.succeeded(s.method, s.path) == i+1 })
 	}
 }

@@ -311,7 +311,7 @@ func (p *petstore) logged(requestID string) []logLine {
 // fault and error.
 func (p *petstore) wantLogged(requestID string, want logLine) {
 	p.t.Helper()
-	need.Within(p.t, 8*time.Second, "the request is logged", func() bool { return len(p.logged(requestID)) > 0 })
+	need.Within(p.t, 30*time.Second, "the request is logged", func() bool { return len(p.logged(requestID)) > 0 })
 	var got []logLine
 	for _, line := range p.logged(requestID) {
 		got = append(got, logLine{Level: line.Level, Status: line.Status, Fault: line.Fault, Error: line.Error})

@@ -27,7 +27,7 @@ func TestTwoWebhooksAcceptAMessage(t *testing.T) {
 	pgtest.Exec(t, accepted, "SELECT FROM messages WHERE account_id = $1 FOR NO KEY UPDATE", f.account)
 	f.deliver(second, "pending", number, number)
 	f.work()
-	need.Within(t, 10*time.Second, "the second result waits for the first", func() bool {
+	need.Within(t, 30*time.Second, "the second result waits for the first", func() bool {
 		return need.Value(pgtest.LockWaiters(t.Context(), f.owner.Pool))(t) > 0
 	})
 	need.OK(t, accepted.Commit(t.Context()))

@@ -236,7 +236,7 @@ func constraints(t *testing.T, database *pgtest.Database) []string {
 func TestDistributeWithoutWorkers(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	need.Within(t, 10*time.Second, "the workers are removed", func() bool { // it can deadlock with the maintenance daemon
+	need.Within(t, 30*time.Second, "the workers are removed", func() bool { // it can deadlock with the maintenance daemon
 		_, err := database.Pool.Exec(t.Context(), "SELECT citus_remove_node(nodename, nodeport) FROM pg_dist_node WHERE groupid <> 0")
 		return err == nil
 	})

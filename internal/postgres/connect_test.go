@@ -171,7 +171,7 @@ func TestSilentConnections(t *testing.T) {
 			proxy.swallow(mute)
 			fails(t, pool)
 			began := time.Now()
-			need.Within(t, 10*time.Second, "all places are free", func() bool { return pool.Pool().Stat().TotalConns() == 0 })
+			need.Within(t, 30*time.Second, "all places are free", func() bool { return pool.Pool().Stat().TotalConns() == 0 })
 			// docs/reliability.md says 7 s, of which the statement of a request may take 6.
 			longest := 2 * time.Second
 			if mute {

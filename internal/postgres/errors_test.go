@@ -60,7 +60,7 @@ func TestUnavailable(t *testing.T) {
 			pool := open(t, database.URL, 1, "idle_in_transaction_session_timeout", "50ms")
 			idle := pgtest.Begin(t, pool.Pool())
 			const alive = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)"
-			need.Within(t, 10*time.Second, "broken connection", func() bool {
+			need.Within(t, 30*time.Second, "broken connection", func() bool {
 				return !pgtest.Read[bool](t, database.Pool, alive, idle.Conn().PgConn().PID())
 			})
 			_, err := idle.Exec(t.Context(), "SELECT")

@@ -144,7 +144,7 @@ func TestListenerOfAnotherDatabase(t *testing.T) {
 	pool := open(t, pgtest.NewEmpty(t).URL, 4)
 	need.OK(t, pool.Ping(t.Context()))
 	e := listenAt(t, pool, pgtest.NewEmpty(t).URL)
-	need.Within(t, 10*time.Second, "it tries to listen", func() bool { return e.log.String() != "" || len(e.alive) > 0 })
+	need.Within(t, 30*time.Second, "it tries to listen", func() bool { return e.log.String() != "" || len(e.alive) > 0 })
 	if len(e.connected)+len(e.alive) > 0 {
 		t.Error("it listens in another database than the pool")
 	}
@@ -159,7 +159,7 @@ func TestListenerWithoutServer(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{closedPort, mute(t)} {
 		e := listen(t, open(t, url, 4))
-		need.Within(t, 10*time.Second, "the first failure is logged", func() bool { return strings.Contains(e.log.String(), "failures=1 ") })
+		need.Within(t, 30*time.Second, "the first failure is logged", func() bool { return strings.Contains(e.log.String(), "failures=1 ") })
 		e.cancel()
 		if err := await(t, "ended", e.ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("it returned %v", err)
@@ -194,7 +194,7 @@ func TestListenerFollowsThePool(t *testing.T) {
 	need.OK(t, pool.Ping(t.Context()))
 	proxy.leadTo(t, anotherServer(t, pool.Pool().Config().ConnConfig.Database))
 	e := listen(t, pool)
-	need.Within(t, 10*time.Second, "the other server is noticed", func() bool { return strings.Contains(e.log.String(), "another server") })
+	need.Within(t, 30*time.Second, "the other server is noticed", func() bool { return strings.Contains(e.log.String(), "another server") })
 	if len(e.connected)+len(e.alive) > 0 {
 		t.Error("it was alive on another server")
 	}

@@ -62,7 +62,7 @@ func newNodesTest(t *testing.T, maxConns int) *nodesTest {
 	for postgres.HashOf(n.second) < 0 {
 		n.second++
 	}
-	need.Within(t, 10*time.Second, "the nodes are known", func() bool { return pool.NodeOf(1) != nil })
+	need.Within(t, 30*time.Second, "the nodes are known", func() bool { return pool.NodeOf(1) != nil })
 	return n
 }
 
@@ -120,7 +120,7 @@ func TestFrozenNode(t *testing.T) {
 			}
 		})
 	}
-	need.Within(t, 10*time.Second, "half of the connections are in use", func() bool { return n.Pool().Stat().AcquiredConns() >= maxConns/2 })
+	need.Within(t, 30*time.Second, "half of the connections are in use", func() bool { return n.Pool().Stat().AcquiredConns() >= maxConns/2 })
 	for range 100 {
 		if err := n.run(n.first); err != nil {
 			t.Errorf("a statement for the other node: %v", err)
@@ -137,7 +137,7 @@ func TestFrozenNode(t *testing.T) {
 	}
 	release(taken)
 	thaw()
-	need.Within(t, 10*time.Second, "the node works", func() bool { return n.run(n.second) == nil })
+	need.Within(t, 30*time.Second, "the node works", func() bool { return n.run(n.second) == nil })
 	if n.HasLostNode() {
 		t.Error("the node is still lost")
 	}
@@ -154,7 +154,7 @@ func TestFrozenCoordinator(t *testing.T) {
 	}
 	n.proxy.swallow(false)
 	thaw()
-	need.Within(t, 10*time.Second, "the node works", func() bool { return n.run(n.second) == nil })
+	need.Within(t, 30*time.Second, "the node works", func() bool { return n.run(n.second) == nil })
 }
 
 // TestStuckLook: a look at the shards ends although the database does not respond.
@@ -165,7 +165,7 @@ func TestStuckLook(t *testing.T) {
 	pgtest.Exec(t, tx, "LOCK TABLE pg_dist_shard")
 	var log lines
 	need.Background(t, func(ctx context.Context) { n.FollowNodes(ctx, slog.New(slog.NewTextHandler(&log, nil))) })
-	need.Within(t, 10*time.Second, "the look has failed", func() bool { return strings.Contains(log.String(), "could not read which node") })
+	need.Within(t, 30*time.Second, "the look has failed", func() bool { return strings.Contains(log.String(), "could not read which node") })
 }
 
 // TestDeadNode: an error of a connection to a node shows that the node is dead, so that others
@@ -174,10 +174,10 @@ func TestDeadNode(t *testing.T) {
 	t.Parallel()
 	n := newNodesTest(t, 4)
 	pgtest.Exec(t, n, "INSERT INTO dead VALUES (2)")
-	need.Within(t, 10*time.Second, "the node is lost", func() bool { return n.run(n.second) != nil && n.HasLostNode() })
+	need.Within(t, 30*time.Second, "the node is lost", func() bool { return n.run(n.second) != nil && n.HasLostNode() })
 	n.wantLost()
 	pgtest.Exec(t, n, "DELETE FROM dead")
-	need.Within(t, 10*time.Second, "the node works", func() bool { return n.run(n.second) == nil })
+	need.Within(t, 30*time.Second, "the node works", func() bool { return n.run(n.second) == nil })
 }
 
 // TestNoNodes: on a database that is not sharded, contexts stay as they are.

@@ -49,7 +49,7 @@ func openWithPatience(t *testing.T, pair *pgtest.Pair, maxLag, patience time.Dur
 // awaitRotation waits until the first replica is in rotation, or not.
 func (r *replicated) awaitRotation(in bool) {
 	r.t.Helper()
-	need.Within(r.t, 10*time.Second, "the rotation changes", func() bool { return r.replicas.Status(0).InRotation == in })
+	need.Within(r.t, 30*time.Second, "the rotation changes", func() bool { return r.replicas.Status(0).InRotation == in })
 }
 
 // write changes the name of the account 1, and returns the position after it.
@@ -86,7 +86,7 @@ func (r *replicated) want(after *postgres.Position, name string, byReplica bool)
 // awaitReplica waits until a replica serves a read, and compares what it returns.
 func (r *replicated) awaitReplica(after *postgres.Position, name string) {
 	r.t.Helper()
-	need.Within(r.t, 10*time.Second, "a replica serves the read", func() bool {
+	need.Within(r.t, 30*time.Second, "a replica serves the read", func() bool {
 		got, replica := r.read(after)
 		if after != nil && got != name {
 			r.t.Fatalf("the read returns %q, want %q", got, name)
@@ -183,7 +183,7 @@ func testReadsThatFallBack(t *testing.T, r *replicated) {
 			})
 		})
 	}
-	need.Within(t, 10*time.Second, "reads wait for the table", func() bool { return r.primary.Pool().Stat().AcquiredConns() >= 4 })
+	need.Within(t, 30*time.Second, "reads wait for the table", func() bool { return r.primary.Pool().Stat().AcquiredConns() >= 4 })
 	for range 10 {
 		if err := r.primary.Ping(t.Context()); err != nil {
 			t.Errorf("another read: %v", err)
@@ -269,7 +269,7 @@ func TestPromotedReplica(t *testing.T) {
 		}
 	}
 	for i, name := range []string{"the follower", "the promoted standby"} {
-		need.Within(t, 10*time.Second, name+" leaves the rotation", func() bool { return !r.replicas.Status(i).InRotation })
+		need.Within(t, 30*time.Second, name+" leaves the rotation", func() bool { return !r.replicas.Status(i).InRotation })
 	}
 	r.want(nil, "1", false)
 }
@@ -334,18 +334,18 @@ func TestUnsuitableReplicas(t *testing.T) {
 		used = append(used, need.Value(primary.Pool().Acquire(t.Context()))(t))
 	}
 	need.Background(t, replicas.Run)
-	need.Within(t, 10*time.Second, "the primary has no connection", func() bool { return strings.Contains(replicas.Status(0).Problem, "the primary cannot be compared") })
+	need.Within(t, 30*time.Second, "the primary has no connection", func() bool { return strings.Contains(replicas.Status(0).Problem, "the primary cannot be compared") })
 	release(used)
-	need.Within(t, 10*time.Second, "the standby of the primary is in rotation", func() bool { return replicas.Status(1).InRotation })
-	need.Within(t, 10*time.Second, "the other one is no copy", func() bool { return strings.Contains(replicas.Status(0).Problem, "no copy of the primary") })
-	need.Within(t, 10*time.Second, "the last one is another database", func() bool { return strings.Contains(replicas.Status(3).Problem, "names another database") })
-	need.Within(t, 10*time.Second, "the pooler drops settings", func() bool {
+	need.Within(t, 30*time.Second, "the standby of the primary is in rotation", func() bool { return replicas.Status(1).InRotation })
+	need.Within(t, 30*time.Second, "the other one is no copy", func() bool { return strings.Contains(replicas.Status(0).Problem, "no copy of the primary") })
+	need.Within(t, 30*time.Second, "the last one is another database", func() bool { return strings.Contains(replicas.Status(3).Problem, "names another database") })
+	need.Within(t, 30*time.Second, "the pooler drops settings", func() bool {
 		return strings.Contains(replicas.Status(2).Problem, "lacks settings that a connection pooler or Citus does not pass on")
 	})
 
 	pgtest.Exec(t, pair.Pool, "REVOKE pg_read_all_stats FROM petstore_serving")
 	for _, problem := range []string{"no copy of the primary", "names another database", "lacks settings", "GRANT pg_read_all_stats"} {
-		need.Within(t, 10*time.Second, "the log says "+problem, func() bool { return strings.Contains(log.String(), problem) })
+		need.Within(t, 30*time.Second, "the log says "+problem, func() bool { return strings.Contains(log.String(), problem) })
 	}
 
 	// The server does not have the extension, so the test only pretends.

@@ -147,7 +147,7 @@ func TestListenerBehindAPooler(t *testing.T) {
 	pool := open(t, pooler.URL, 4, "default_query_exec_mode", "exec")
 	need.OK(t, pool.Ping(t.Context()))
 	deaf := listen(t, pool)
-	need.Within(t, 10*time.Second, "the pooler is noticed", func() bool { return strings.Contains(deaf.log.String(), "PETSTORE_DIRECT_URL") })
+	need.Within(t, 30*time.Second, "the pooler is noticed", func() bool { return strings.Contains(deaf.log.String(), "PETSTORE_DIRECT_URL") })
 	e := listenAt(t, pool, database.URL)
 	await(t, "connected", e.connected)
 	await(t, "alive", e.alive)
@@ -158,11 +158,11 @@ func TestListenerBehindAPooler(t *testing.T) {
 
 	config := need.Value(pgx.ParseConfig(database.URL))(t)
 	pooler.LeadTo(t, anotherServer(t, config.Database))
-	need.Within(t, 10*time.Second, "the other server is noticed", func() bool { return strings.Contains(e.log.String(), "another server") })
+	need.Within(t, 30*time.Second, "the other server is noticed", func() bool { return strings.Contains(e.log.String(), "another server") })
 	for len(e.alive) > 0 {
 		<-e.alive
 	}
-	need.Within(t, 10*time.Second, "it tries to listen again", func() bool { return strings.Contains(e.log.String(), "cannot listen") })
+	need.Within(t, 30*time.Second, "it tries to listen again", func() bool { return strings.Contains(e.log.String(), "cannot listen") })
 	if len(e.alive) > 0 {
 		t.Error("it was alive on another server than the pooler's")
 	}
