@@ -156,13 +156,20 @@ func TestMissingPartitions(t *testing.T) {
 	checks := map[string]string{"database": "ok", "schema": "ok", "partitions": "missing", "shutdown": "ok"}
 	pet := p.newPet("Rex", 10)
 	made := decode[sandbox](p.post("/sandboxes", object{}).want(201))
+	ready := func() { // a check of a busy machine may not have the time to create them all
+		t.Helper()
+		need.Within(t, 30*time.Second, "the server is ready", func() bool {
+			clock.move(time.Second)
+			return p.get("/readyz").status == 200
+		})
+	}
 	for _, write := range []func(){
 		func() { p.newOrder(pet, 1) },
 		func() { p.newCategory("Birds") },
 		func() { p.post("/sandboxes", object{}).want(201) },
 		func() { p.do("POST", "/sandboxes/"+made.ID+"/reset", nil).want(204) },
 		func() { p.as(made.Key.Secret).newCategory("Dragons") },
-		func() { p.get("/readyz").want(200) },
+		ready,
 	} {
 		p.dropPartitions()
 		clock.move(time.Second)
@@ -178,8 +185,7 @@ func TestMissingPartitions(t *testing.T) {
 	p.wantNotReady("partition", checks)
 	pgtest.Rollback(t, lock)
 	p.newOrder(pet, 1)
-	clock.move(time.Second)
-	p.get("/readyz").want(200)
+	ready()
 }
 
 // TestSlowMaintenance: while the partitions cannot be created in time, /readyz says that they
