@@ -453,7 +453,7 @@ func TestDevSentences(t *testing.T) {
 		"a database that ends during a migration": {
 			prepare: func(dir string) error {
 				return makeCluster(t.Context(), dir, "template1", `CREATE FUNCTION stop() RETURNS event_trigger LANGUAGE plpgsql AS $$
-					BEGIN COPY (SELECT) TO PROGRAM 'trap : TERM; kill -INT $(head -1 postmaster.pid)'; PERFORM pg_sleep(100); END $$`,
+					BEGIN COPY (SELECT) TO PROGRAM 'trap : TERM; cat >/dev/null; kill -INT $(head -1 postmaster.pid)'; PERFORM pg_sleep(100); END $$`,
 					"CREATE EVENT TRIGGER stop ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION stop()")
 			},
 			environ: []string{"PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN")},
