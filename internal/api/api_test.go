@@ -453,7 +453,7 @@ func gunzip(text []byte) ([]byte, error) {
 var client = &http.Client{
 	Transport:     &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	Timeout:       time.Minute,
+	Timeout:       2 * time.Minute,
 }
 
 // background calls a function in a goroutine. The function that it returns waits for the result.

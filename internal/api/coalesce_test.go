@@ -116,7 +116,7 @@ func (s *turnstile) prepare(requests func()) {
 // await waits until the server handles this many requests. It gives up when all requests have ended.
 func (s *turnstile) await(requests int) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
 	defer cancel()
 	want := fmt.Sprintf("\npetstore_http_requests_in_flight %d\n", requests)
 	for handled := ""; !strings.Contains(handled, want); {

@@ -183,7 +183,7 @@ func TestReadsOfPages(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			w := &watchers{turnstile: newTurnstile(t, test.query, func(o *api.Options) { o.RequestTimeout = 30 * time.Second })}
+			w := &watchers{turnstile: newTurnstile(t, test.query, func(o *api.Options) { o.RequestTimeout = time.Minute })}
 			clients := w.payer("busy")
 			other := w.as(w.newKey("other", auth.Read))
 			atOnce(t, pages+1, func(i int) error {
@@ -213,7 +213,7 @@ func TestReadsOfPages(t *testing.T) {
 func TestHangingReadsOfTwoPayers(t *testing.T) {
 	t.Parallel()
 	const requests, pages = 12, 6
-	w := &watchers{turnstile: newTurnstile(t, "MessageList", func(o *api.Options) { o.RequestTimeout = 30 * time.Second })}
+	w := &watchers{turnstile: newTurnstile(t, "MessageList", func(o *api.Options) { o.RequestTimeout = time.Minute })}
 	other := w.as(w.newKey("other", auth.Read))
 	atOnce(t, requests+1, func(i int) error {
 		if i < requests {

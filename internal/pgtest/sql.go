@@ -20,7 +20,7 @@ func Open(t testing.TB, databaseURL string, maxConns int, tracers ...pgx.QueryTr
 	t.Helper()
 	pool := need.Value(postgres.Open(t.Context(), databaseURL, maxConns, tracers...))(t)
 	t.Cleanup(pool.Close)
-	pool.WaitAtMost(30 * time.Second)
+	pool.WaitAtMost(time.Minute)
 	return pool
 }
 
