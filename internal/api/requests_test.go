@@ -222,46 +222,15 @@ func TestPrefixIsNoPattern(t *testing.T) {
 	p.get("/categories" + query("name", "' OR 1=1 --")).want(200)
 }
 
+// TestContentType: TestNegotiation has more values, and TestEveryOperationRejects sends one to each operation.
 func TestContentType(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 0))
-	tests := []struct {
-		contentType, contentEncoding string
-		post, patch                  bool // methods that take the header
-	}{
-		{"application/json", "", true, true},
-		{"application/json; charset=utf-8", "", true, true},
-		{`Application/JSON;charset="UTF-8"`, "", true, true},
-		{"application/json;v=1", "", true, true},
-		{"application/merge-patch+json", "", false, true},
-		{"application/merge-patch+json; charset=utf-8", "", false, true},
-		{"", "", false, false},
-		{"text/plain", "", false, false},
-		{"application/x-www-form-urlencoded", "", false, false},
-		{"application/json-patch+json", "", false, false},
-		{"application/json, text/plain", "", false, false},
-		{"application/json; charset", "", false, false},
-		{"application/json", "gzip", false, false},
-		{"application/json", "identity", false, false},
-		{"application/json", "br, gzip", false, false},
-	}
-	for i, test := range tests {
-		t.Run(test.contentType+" "+test.contentEncoding, func(t *testing.T) {
-			p := p.in(t)
-			post := p.do("POST", "/categories", fmt.Sprintf(`{"name":"%d"}`, i), "Content-Type", test.contentType, "Content-Encoding", test.contentEncoding)
-			patch := p.do("PATCH", onePet, `{}`, "Content-Type", test.contentType, "Content-Encoding", test.contentEncoding)
-			if test.post {
-				post.want(201)
-			} else {
-				post.wantError(400, "unsupported_content_type")
-			}
-			if test.patch {
-				patch.want(200)
-			} else {
-				patch.wantError(400, "unsupported_content_type")
-			}
-		})
+	mergePatch := []string{"Content-Type", "application/merge-patch+json"}
+	p.do("PATCH", onePet, `{}`, mergePatch...).want(200)
+	for _, header := range [][]string{mergePatch, {"Content-Type", ""}, {"Content-Encoding", "identity"}} {
+		p.do("POST", "/categories", `{"name":"x"}`, header...).wantError(400, "unsupported_content_type")
 	}
 	// without a body to read, the server ignores its type
 	p.do("DELETE", onePet, nil, "Content-Type", "text/plain", "Content-Encoding", "gzip").want(204)

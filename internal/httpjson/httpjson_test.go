@@ -101,6 +101,9 @@ func TestNegotiation(t *testing.T) {
 	prefersStream := func(header http.Header) bool { return httpjson.Prefers(header, "text/event-stream") }
 	waits := func(header http.Header) bool { return httpjson.PreferredWait(header) > 0 }
 	isJSON := func(header http.Header) bool { return httpjson.IsJSON(&http.Request{Header: header}) }
+	isPatch := func(header http.Header) bool {
+		return httpjson.IsJSON(&http.Request{Method: http.MethodPatch, Header: header})
+	}
 	for _, test := range []struct {
 		name    string
 		reads   func(http.Header) bool
@@ -160,8 +163,19 @@ func TestNegotiation(t *testing.T) {
 		{"Prefer", waits, []string{"wait=99999999999"}, []string{"wait=99999999999x"}},
 		{
 			"Content-Type", isJSON,
-			[]string{"application/json;a=" + strings.Repeat("b", most-len("application/json;a="))},
-			[]string{"application/json;a=" + strings.Repeat("b", most)},
+			[]string{
+				"application/json", "application/json; charset=utf-8", `Application/JSON;charset="UTF-8"`, "application/json;v=1",
+				"application/json;a=" + strings.Repeat("b", most-len("application/json;a=")),
+			},
+			[]string{
+				"", "text/plain", "application/x-www-form-urlencoded", "application/json, text/plain", "application/json\napplication/json", "application/json; charset",
+				"application/merge-patch+json", "application/json;a=" + strings.Repeat("b", most),
+			},
+		},
+		{
+			"Content-Type", isPatch,
+			[]string{"application/json", "application/merge-patch+json", "application/merge-patch+json; charset=utf-8"},
+			[]string{"application/json-patch+json"},
 		},
 	} {
 		check := func(value string, want bool) {
