@@ -531,13 +531,3 @@ func (p *petstore) rotateAway(id int64) {
 		p.t.Fatal(err)
 	}
 }
-
-// TestAccountOfNewKey: a key that a replica does not have yet is not reported as invalid.
-func TestAccountOfNewKey(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
-	r.pair.Standby.Pause()
-	made := r.makeKey("new", "read")
-	got := decode[struct{ APIKey apiKey }](r.as(made.Secret).do("GET", "/account", nil, "Prefer", "consistency=eventual").want(200))
-	need.Same(t, made.ID, got.APIKey.ID, "the key of GET /account")
-}

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"fmt"
 	"log/slog"
@@ -33,21 +34,51 @@ type replicated struct {
 
 	pair     *pgtest.Pair
 	replicas *postgres.Replicas
+	ends     atomic.Int64 // the batches that read the position of the replica at their end too
 }
 
-// startReplicated starts a server on a pair, whose standby is in rotation.
-func startReplicated(t *testing.T, tracers ...pgx.QueryTracer) *replicated {
-	t.Helper()
+// TestReplicas runs the tests of a server with a replica on one pair. Some pause its standby, so they run
+// one after the other.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
 	pair := pgtest.NewPair(t)
-	p := startOn(t, pair.Database)
-	replicas := need.Value(postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{
-		MaxConns: 8, MaxLag: time.Hour, Patience: catchUpTime, Log: slog.New(slog.DiscardHandler), Tracers: tracers,
+	for name, test := range map[string]func(*replicated){
+		"consistency tokens": testConsistencyTokens, "tokens of writes": testTokensOfWrites, "invalid tokens": testInvalidTokens,
+		"walk": testWalkDoesNotGoBack, "ends": testOnlyWalksReadEnds, "preference": testPreferenceAppliedByThePrimary, "shared reads": testSharedReadsOfReplicas,
+		"new keys": testReplicaWithoutTheKey, "pages instead": testReadsOfPagesInstead, "all reads": testReplicaServesAllReads,
+	} {
+		t.Run(name, func(t *testing.T) { test(startReplicated(t, pair.In(t))) })
+	}
+}
+
+// startReplicated starts a server with an account of its own on a pair, whose standby is in rotation.
+func startReplicated(t *testing.T, pair *pgtest.Pair) *replicated {
+	t.Helper()
+	pool := need.Value(openPool(pair.Database))(t)
+	t.Cleanup(pool.Close)
+	p := startWith(t, conns{pair.Database, pool, nil}, " "+rand.Text())
+	r := &replicated{pair: pair}
+	countEnds := pgtest.Around(func(_ context.Context, all []pgtest.Statement) (ended func()) {
+		if len(all) > 1 && all[0].SQL == all[len(all)-1].SQL {
+			r.ends.Add(1)
+		}
+		return nil
+	})
+	r.replicas = need.Value(postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{
+		MaxConns: 8, MaxLag: time.Hour, Patience: catchUpTime, Log: slog.New(slog.DiscardHandler), Tracers: []pgx.QueryTracer{countEnds},
 	}))(t)
-	t.Cleanup(replicas.Close)
-	need.Background(p.t, replicas.Run)
-	r := &replicated{p.with(func(o *api.Options) { o.Replicas = replicas }), pair, replicas}
-	need.Within(t, catchUpTime, "the replica is in rotation", func() bool { return replicas.Status(0).InRotation })
+	t.Cleanup(r.replicas.Close)
+	need.Background(t, r.replicas.Run)
+	r.petstore = p.with(func(o *api.Options) { o.Replicas = r.replicas })
+	need.Within(t, catchUpTime, "the replica is in rotation", func() bool { return r.replicas.Status(0).InRotation })
 	return r
+}
+
+// pause stops the replay of the standby until the test ends.
+func (r *replicated) pause() {
+	r.t.Helper()
+	r.pair.Standby.Pause()
+	r.t.Cleanup(r.pair.Standby.Resume)
 }
 
 // tokenOf returns the token of a response to a write.
@@ -110,24 +141,22 @@ func (r *replicated) awaitReplica(path, token, text string) {
 	})
 }
 
-// TestConsistencyTokens: a GET with a token sees the write of the token. The replica serves
+// testConsistencyTokens: a GET with a token sees the write of the token. The replica serves
 // it if it has replayed the write.
-func TestConsistencyTokens(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
+func testConsistencyTokens(r *replicated) {
 	id := r.newCategory("Dogs")
 	path := fmt.Sprint("/categories/", id)
 	first := r.rename(id, "first")
 	r.awaitReplica(path, first, "first")
 	tag := r.get(path).header.Get("ETag")
 
-	r.pair.Standby.Pause()
+	r.pause()
 	second := r.rename(id, "second")
 	r.want(path, second, "second", false)
 	r.want(path, first, "first", true)
 	r.want(path, "eventual", "first", true)
 	r.want(path, `"eventual"`, "first", true)
-	need.Contains(t, "the page", string(r.get(path).want(200).body), "second") // without a preference
+	need.Contains(r.t, "the page", string(r.get(path).want(200).body), "second") // without a preference
 	r.want("/categories?name=sec", second, "second", false)
 	r.want("/categories?name=first", "eventual", "first", true)
 	same := r.do("GET", path, nil, "Prefer", "consistency="+first, "If-None-Match", tag).want(304)
@@ -137,7 +166,7 @@ func TestConsistencyTokens(t *testing.T) {
 	// a replica decides about rows that it does not have
 	missing := r.post("/categories", object{"name": "third"}).want(201)
 	if resp, byReplica := r.read(missing.header.Get("Location"), "eventual"); resp.status != 404 || !byReplica {
-		t.Errorf("%s: %d, by the replica: %t", resp.what, resp.status, byReplica)
+		r.t.Errorf("%s: %d, by the replica: %t", resp.what, resp.status, byReplica)
 	}
 	r.want(missing.header.Get("Location"), tokenOf(missing), "third", false)
 
@@ -145,11 +174,9 @@ func TestConsistencyTokens(t *testing.T) {
 	r.awaitReplica(path, second, "second")
 }
 
-// TestTokensOfWrites: every successful response to a write has a token, also if it is a
+// testTokensOfWrites: every successful response to a write has a token, also if it is a
 // replay or deletes something. Errors and reads have none.
-func TestTokensOfWrites(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
+func testTokensOfWrites(r *replicated) {
 	for range 2 {
 		resp := r.do("POST", "/messages", object{"message": "Hello"}, "Idempotency-Key", "once").want(202)
 		tokenOf(resp)
@@ -164,13 +191,11 @@ func TestTokensOfWrites(t *testing.T) {
 	}
 }
 
-// TestInvalidTokens: the server rejects a token that it has not issued.
-func TestInvalidTokens(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
+// testInvalidTokens: the server rejects a token that it has not issued.
+func testInvalidTokens(r *replicated) {
 	token := tokenOf(r.post("/messages", object{"message": "Hello"}).want(202))
-	sealed := need.Value(base64.RawURLEncoding.DecodeString(token))(t)
-	forger := need.Value(httpjson.NewSealer([]byte("another secret"), "petstore consistency token"))(t)
+	sealed := need.Value(base64.RawURLEncoding.DecodeString(token))(r.t)
+	forger := need.Value(httpjson.NewSealer([]byte("another secret"), "petstore consistency token"))(r.t)
 	changed := append([]byte{}, sealed...)
 	changed[len(changed)-1] ^= 1
 	for _, invalid := range []string{
@@ -188,7 +213,7 @@ func TestInvalidTokens(t *testing.T) {
 	r.do("GET", "/pets", nil, "Prefer", "respond-async, consistency="+token+"; a=b").want(200)
 	again := tokenOf(r.post("/messages", object{"message": "Hello"}).want(202))
 	if again[:8] == token[:8] {
-		t.Errorf("the tokens %s and %s are readable", token, again)
+		r.t.Errorf("the tokens %s and %s are readable", token, again)
 	}
 }
 
@@ -203,25 +228,23 @@ func TestPreferenceWithoutReplicas(t *testing.T) {
 	read.wantHeader("Preference-Applied", "")
 }
 
-// TestWalkDoesNotGoBack: the pages of a walk do not go back in time, whatever the
+// testWalkDoesNotGoBack: the pages of a walk do not go back in time, whatever the
 // consistency of each request, and also if the server changes between pages.
-func TestWalkDoesNotGoBack(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
+func testWalkDoesNotGoBack(r *replicated) {
 	var token string
 	for i := range 4 {
 		token = tokenOf(r.post("/categories", object{"name": fmt.Sprint("Category ", i)}).want(201))
 	}
 	r.awaitReplica("/categories", token, "Category 3")
-	r.pair.Standby.Pause()
+	r.pause()
 	names := func(resp *response) string {
 		return strings.Join(mapped(decode[[]category](resp), func(one category) string { return one.Name }), ", ")
 	}
 	page := func(path, consistency, want string, byReplica bool) (next string) {
-		t.Helper()
+		r.t.Helper()
 		resp, replica := r.readBy(byReplica, path, consistency)
 		if got := names(resp.want(200)); got != want || replica != byReplica {
-			t.Errorf("%s, consistency=%s: %s, by the replica: %t; want %s, %t", path, consistency, got, replica, want, byReplica)
+			r.t.Errorf("%s, consistency=%s: %s, by the replica: %t; want %s, %t", path, consistency, got, replica, want, byReplica)
 		}
 		return resp.link("next")
 	}
@@ -248,59 +271,46 @@ func TestWalkDoesNotGoBack(t *testing.T) {
 	r.awaitReplica(old, newer, "renamed")
 }
 
-// TestOnlyWalksReadEnds: the position after a read costs something, and only a cursor needs it.
-func TestOnlyWalksReadEnds(t *testing.T) {
-	t.Parallel()
-	var ends atomic.Int64 // the batches that read the position of the replica at their end too
-	r := startReplicated(t, pgtest.Around(func(_ context.Context, all []pgtest.Statement) (ended func()) {
-		if len(all) > 1 && all[0].SQL == all[len(all)-1].SQL {
-			ends.Add(1)
-		}
-		return nil
-	}))
+// testOnlyWalksReadEnds: the position after a read costs something, and only a cursor needs it.
+func testOnlyWalksReadEnds(r *replicated) {
 	r.newPet("one", 1)
 	r.awaitReplica("/pets", tokenOf(r.post("/messages", object{"message": "hi"}).want(202)), "one")
 	for path, want := range map[string]bool{"/pets": true, "/pets?status=available": true, "/messages": true, "/events": false, "/pets?id=1": false} {
-		before := ends.Load()
+		before := r.ends.Load()
 		r.want(path, "eventual", "[", true)
-		need.Same(t, want, ends.Load() > before, "whether %s reads the position at its end", path)
+		need.Same(r.t, want, r.ends.Load() > before, "whether %s reads the position at its end", path)
 	}
 }
 
-// TestPreferenceAppliedByThePrimary: the replica has the sandbox, but not the state of a page
+// testPreferenceAppliedByThePrimary: the replica has the sandbox, but not the state of a page
 // of its record. The response of the primary still has Preference-Applied.
-func TestPreferenceAppliedByThePrimary(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
+func testPreferenceAppliedByThePrimary(r *replicated) {
 	sandbox, category := r.newSandbox("walk", stores.SampleEmpty), r.newCategory("Dogs")
 	path := sandbox.path() + "/requests"
 	r.recordRequest(sandbox.ID)
 	r.exec(`INSERT INTO exchanges SELECT (jsonb_populate_record(e, '{"number": 2}')).* FROM exchanges AS e WHERE account_id = $1`, accountOf(sandbox))
 	r.awaitReplica(path, r.rename(category, "first"), accountOf(sandbox)+"_2")
-	r.pair.Standby.Pause()
+	r.pause()
 	r.rename(category, "second")
 	if _, byReplica := r.read(r.get(path+"?limit=1").want(200).link("next"), "eventual"); byReplica {
-		t.Error("the replica served a page that it does not have")
+		r.t.Error("the replica served a page that it does not have")
 	}
 
 	// The same holds for a page that a request waits for.
 	id, _ := stores.ParseSandboxID(sandbox.ID)
 	r.recordRequests(id, 3, 3)
 	waited := r.do("GET", path+"?after=req_"+accountOf(sandbox)+"_2", nil, "Prefer", "wait=20, consistency=eventual").want(200)
-	need.Same(t, 1, len(decode[[]recorded](waited)), "requests of the page after the wait")
-	r.pair.Standby.Resume()
+	need.Same(r.t, 1, len(decode[[]recorded](waited)), "requests of the page after the wait")
 }
 
-// TestSharedReadsOfReplicas: requests that share a read each get a state that includes their own token.
+// testSharedReadsOfReplicas: requests that share a read each get a state that includes their own token.
 // On a busy machine the replica may not serve a read in time. Then the primary serves it, or the server
 // returns 503. So the number of old responses must equal the number of reads that the replica served.
-func TestSharedReadsOfReplicas(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
+func testSharedReadsOfReplicas(r *replicated) {
 	pet := r.newPet("old", 1)
 	token := tokenOf(r.patch(fmt.Sprint("/pets/", pet), object{"name": "old"}).want(200))
 	r.awaitReplica("/pets", token, "old")
-	r.pair.Standby.Pause()
+	r.pause()
 	newer := tokenOf(r.patch(fmt.Sprint("/pets/", pet), object{"name": "new"}).want(200))
 	served := r.replicas.Reads(postgres.ReadFresh)
 	var old, failed atomic.Uint64
@@ -309,7 +319,7 @@ func TestSharedReadsOfReplicas(t *testing.T) {
 		body := string(resp.body)
 		isOld := strings.Contains(body, `"old"`)
 		if resp.status != 200 || isOld == strings.Contains(body, `"new"`) || isOld && !mayBeOld {
-			t.Errorf("%s, consistency=%q: %d %s; may be old: %t", path, consistency, resp.status, body, mayBeOld)
+			r.t.Errorf("%s, consistency=%q: %d %s; may be old: %t", path, consistency, resp.status, body, mayBeOld)
 		}
 		if isOld {
 			old.Add(1)
@@ -332,17 +342,15 @@ func TestSharedReadsOfReplicas(t *testing.T) {
 	clients.Wait()
 	// A failed read may count as one of the replica.
 	if served = r.replicas.Reads(postgres.ReadFresh) - served; old.Load() == 0 || served < old.Load() || served > old.Load()+failed.Load() {
-		t.Errorf("%d old responses, but the replica served %d reads, and %d failed", old.Load(), served, failed.Load())
+		r.t.Errorf("%d old responses, but the replica served %d reads, and %d failed", old.Load(), served, failed.Load())
 	}
 }
 
-// TestReplicaWithoutTheAccount: a replica that does not have a new account yet does not make the
-// server say that its key is invalid.
-func TestReplicaWithoutTheAccount(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
+// testReplicaWithoutTheKey: a replica that does not have a new key or its account yet does not make the
+// server say that the key is invalid.
+func testReplicaWithoutTheKey(r *replicated) {
 	r.awaitReplica("/categories", tokenOf(r.post("/categories", object{"name": "known"}).want(201)), "known")
-	r.pair.Standby.Pause()
+	r.pause()
 	made := r.post(sandboxesPath, object{"name": "new"}).want(201)
 	inside := r.as(decode[sandbox](made).Key.Secret)
 	for _, consistency := range []string{"eventual", tokenOf(made)} {
@@ -350,17 +358,18 @@ func TestReplicaWithoutTheAccount(t *testing.T) {
 			inside.do("GET", path, nil, "Prefer", "consistency="+consistency).want(200)
 		}
 	}
+	other := r.makeKey("new", "read")
+	got := decode[struct{ APIKey apiKey }](r.as(other.Secret).do("GET", "/account", nil, "Prefer", "consistency=eventual").want(200))
+	need.Same(r.t, other.ID, got.APIKey.ID, "the key of GET /account")
 }
 
-// TestReadsOfPagesInstead: a replica does not have a new sandbox, so the primary reads many of its pages
+// testReadsOfPagesInstead: a replica does not have a new sandbox, so the primary reads many of its pages
 // instead. Their reads hang, and at most two have a connection.
-func TestReadsOfPagesInstead(t *testing.T) {
-	t.Parallel()
+func testReadsOfPagesInstead(r *replicated) {
 	const pages, most = 12, 2
-	r := startReplicated(t)
 	s := r.turnstile("FeedEnd", func(o *api.Options) { o.Replicas, o.RequestTimeout = r.replicas, 30*time.Second })
 	r.awaitReplica("/categories", tokenOf(r.post("/categories", object{"name": "known"}).want(201)), "known")
-	r.pair.Standby.Pause()
+	r.pause()
 	inside := s.as(decode[sandbox](r.post(sandboxesPath, object{"name": "new"}).want(201)).Key.Secret)
 	s.together(pages, func(i int) error {
 		inside.do("GET", "/events?type="+feedevent.TypeNames()[i], nil, "Prefer", "consistency=eventual").want(200)
@@ -388,11 +397,9 @@ func (r *replicated) tryAvailable(path, consistency string, failed *atomic.Uint6
 	}
 }
 
-// TestReplicaServesAllReads: every GET with an API key can be read from a replica, with the
+// testReplicaServesAllReads: every GET with an API key can be read from a replica, with the
 // same response as from the primary.
-func TestReplicaServesAllReads(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
+func testReplicaServesAllReads(r *replicated) {
 	pet := r.newPet("Rex", 5)
 	order, category := r.newOrder(pet, 1), r.newCategory("Dogs")
 	message := r.post("/messages", object{"message": "Hello"}).want(202).header.Get("Location")
@@ -420,7 +427,7 @@ func TestReplicaServesAllReads(t *testing.T) {
 		counted := r.do("GET", path, nil, "Prefer", "count=exact, consistency="+token).want(200)
 		if counted.header.Get("X-Total-Count") != r.do("GET", path, nil, "Prefer", "count=exact").header.Get("X-Total-Count") ||
 			r.replicas.Reads(postgres.ReadFresh) == before {
-			t.Errorf("%s: the count of the replica is %v", path, counted.header)
+			r.t.Errorf("%s: the count of the replica is %v", path, counted.header)
 		}
 	}
 	r.as(r.newKey("other", auth.Read)).do("GET", "/account", nil, "Prefer", "consistency=eventual").want(200)

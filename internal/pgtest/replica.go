@@ -130,6 +130,12 @@ func NewPair(t testing.TB) *Pair {
 	return p
 }
 
+// In returns the same pair for a subtest.
+func (p *Pair) In(t testing.TB) *Pair {
+	t.Helper()
+	return &Pair{p.Database, p.Primary, &Standby{p.Standby.Cluster, p.Standby.URL, t}, t}
+}
+
 // AddStandby starts another standby, of the primary or of another cluster.
 func (p *Pair) AddStandby(of *localpg.Cluster) *Standby {
 	p.t.Helper()
@@ -186,9 +192,9 @@ func (s *Standby) Await(sql string) {
 // withOwner calls a function with a connection of the owner of the database, for a minute.
 func (s *Standby) withOwner(do func(context.Context, *pgx.Conn) error) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), time.Minute)
 	defer cancel()
 	conn := need.Value(pgx.Connect(ctx, s.Cluster.URL(clusterDatabase)))(s.t)
-	defer conn.Close(s.t.Context())
+	defer conn.Close(ctx)
 	need.OK(s.t, do(ctx, conn))
 }

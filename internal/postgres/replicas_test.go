@@ -41,7 +41,7 @@ func openWithPatience(t *testing.T, pair *pgtest.Pair, maxLag, patience time.Dur
 	r.replicas = need.Value(postgres.OpenReplicas(t.Context(), r.primary, urls, options))(t)
 	t.Cleanup(r.replicas.Close)
 	need.Background(t, r.replicas.Run)
-	pgtest.Exec(t, pair.Pool, "INSERT INTO accounts (id, name) VALUES (1, '0')")
+	pgtest.Exec(t, pair.Pool, "INSERT INTO accounts (id, name) VALUES (1, '0') ON CONFLICT DO NOTHING")
 	r.awaitRotation(true)
 	return r
 }
@@ -120,8 +120,22 @@ func TestReplicaServesPosition(t *testing.T) {
 			t.Errorf("%d reads for the reason %s", got, reason)
 		}
 	}
+	testPositionAfterSwitch(t, r)
 	testFailingReplica(t, r)
 	testReadsThatFallBack(t, r)
+}
+
+// testPositionAfterSwitch: a replica includes the position after a change of the WAL file,
+// without another record.
+func testPositionAfterSwitch(t *testing.T, r *replicated) {
+	t.Helper()
+	r.write("1")
+	pgtest.Exec(t, r.Pool, "SELECT pg_switch_wal()")
+	position, err := r.primary.Position(t.Context())
+	if err != nil || position.LSN%8192 != 0 {
+		t.Errorf("the position is %v, want one at the start of a page: %v", position, err)
+	}
+	r.awaitReplica(&position, "1")
 }
 
 // testFailingReplica: the primary serves a read that a replica cancels, for example
@@ -247,6 +261,7 @@ func TestOtherServerBehindAddress(t *testing.T) {
 	r.want(nil, "1", true)
 	behind.Resume()
 	r.awaitReplica(&position, "2")
+	testSilentReplica(t, pair)
 }
 
 // TestPromotedReplica: a promoted standby serves no reads, and neither does one that
@@ -274,11 +289,10 @@ func TestPromotedReplica(t *testing.T) {
 	r.want(nil, "1", false)
 }
 
-// TestSilentReplica: reads do not wait for a replica whose network drops all packets, and
+// testSilentReplica: reads do not wait for a replica whose network drops all packets, and
 // it returns to the rotation.
-func TestSilentReplica(t *testing.T) {
-	t.Parallel()
-	pair := pgtest.NewPair(t)
+func testSilentReplica(t *testing.T, pair *pgtest.Pair) {
+	t.Helper()
 	proxy := startProxy(t, pair.Standby.URL)
 	r := openWithPatience(t, pair, time.Hour, 0, proxy.url)
 	position := r.write("1")
@@ -387,20 +401,6 @@ func TestEndOfRecord(t *testing.T) {
 			t.Errorf("the record before %d ends at %d, want %d", lsn, got, want)
 		}
 	}
-}
-
-// TestPositionAfterSwitch: a replica includes the position after a change of the WAL file,
-// without another record.
-func TestPositionAfterSwitch(t *testing.T) {
-	t.Parallel()
-	r := openReplicas(t, pgtest.NewPair(t), time.Hour)
-	r.write("1")
-	pgtest.Exec(t, r.Pool, "SELECT pg_switch_wal()")
-	position, err := r.primary.Position(t.Context())
-	if err != nil || position.LSN%8192 != 0 {
-		t.Errorf("the position is %v, want one at the start of a page: %v", position, err)
-	}
-	r.awaitReplica(&position, "1")
 }
 
 // TestPositionOnlyWithReplicas: without replicas, a transaction runs no statement for its
