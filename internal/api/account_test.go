@@ -343,7 +343,7 @@ func TestRevokedWhileTheBodyArrives(t *testing.T) {
 // for its decoding.
 func TestRevokedWhileABodyWaits(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t).patient()
+	p := start(t).patient()
 	writer := p.makeKey("writer", "write")
 	need.OK(t, p.server.Decodings().Take(t.Context(), p.accountID(), 1))
 	created := p.as(writer.Secret).begin("POST", "/categories", padded("large", 4<<10))

@@ -197,7 +197,7 @@ func TestInvalidFaultRules(t *testing.T) {
 // return every injected error, and then does nothing.
 func TestInjectedStatuses(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t).inSandbox(stores.SampleEmpty)
+	p := start(t).inSandbox(stores.SampleEmpty)
 	p.oneOfEach()
 	rows := func() map[string][]string {
 		all := p.rows()
