@@ -2,9 +2,11 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +23,18 @@ import (
 
 func TestMain(m *testing.M) {
 	pgtest.Widen()
-	m.Run()
+	code := m.Run()
+	if err := pgtest.LeaveShared(code != 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// sharedURL returns the URL of a database for tests that only connect to it.
+func sharedURL(t *testing.T) string {
+	t.Helper()
+	return need.Value(pgtest.Shared())(t).OwnerURL
 }
 
 // proxy forwards TCP connections to a server. It can swallow their data.
@@ -208,7 +221,7 @@ func TestSilentLookup(t *testing.T) {
 // TestCloseWithAConnectionInUse: a pool closes soon, even if a connection is in use.
 func TestCloseWithAConnectionInUse(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.NewEmpty(t).URL, 1)
+	pool := open(t, sharedURL(t), 1)
 	conn := need.Value(pool.Pool().Acquire(t.Context()))(t)
 	defer conn.Release()
 	began := time.Now()

@@ -141,7 +141,7 @@ func TestListener(t *testing.T) {
 // so a listener in one of them is never alive.
 func TestListenerOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.NewEmpty(t).URL, 4)
+	pool := open(t, sharedURL(t), 4)
 	need.OK(t, pool.Ping(t.Context()))
 	e := listenAt(t, pool, pgtest.NewEmpty(t).URL)
 	need.Within(t, 30*time.Second, "it tries to listen", func() bool { return e.log.String() != "" || len(e.alive) > 0 })

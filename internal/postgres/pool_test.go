@@ -106,7 +106,7 @@ func TestSessionLimits(t *testing.T) {
 // connection. The pool has one connection, so the next statement would fail.
 func TestConnectionsAreGivenBack(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.NewEmpty(t).URL, 1)
+	pool := open(t, sharedURL(t), 1)
 	ctx := t.Context()
 	var number int
 	for range 3 {
@@ -172,7 +172,7 @@ func openTimed(t *testing.T, url string) *postgres.DB {
 // second, all at the same time. The pool works again when a connection is free.
 func TestPoolExhausted(t *testing.T) {
 	t.Parallel()
-	pool := openTimed(t, pgtest.NewEmpty(t).URL)
+	pool := openTimed(t, sharedURL(t))
 	need.OK(t, pool.Ping(t.Context())) // opens the connection
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -319,7 +319,7 @@ func TestReadOnlyServerKeepsConnections(t *testing.T) {
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	const longest = 100 * time.Millisecond
-	unbounded := open(t, pgtest.NewEmpty(t).DirectURL, 1)
+	unbounded := open(t, sharedURL(t), 1)
 	pool := unbounded.Bounded(longest)
 	type statements interface {
 		Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
@@ -357,7 +357,7 @@ func TestBounded(t *testing.T) {
 func TestWritesLeaveConnections(t *testing.T) {
 	t.Parallel()
 	const size, writers = 5, 3
-	pool := open(t, pgtest.NewEmpty(t).URL, size)
+	pool := open(t, sharedURL(t), size)
 	hold := func(d *postgres.DB) (release func()) {
 		t.Helper()
 		rows := need.Value(d.Query(t.Context(), "SELECT"))(t) //nolint:sqlclosecheck // held until the end on purpose
