@@ -240,13 +240,10 @@ func TestExamplesOfParameters(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	pgtest.Widen()
-	code := m.Run()
-	closeShared()
-	if err := pgtest.LeaveShared(code != 0); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
+	code := pgtest.Run(func() int {
+		defer closeShared()
+		return m.Run()
+	})
 	// A partial run sees only some of the responses.
 	if whole := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.fuzz").Value.String() == ""; whole && code == 0 {
 		c := theContract()

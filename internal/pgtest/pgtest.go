@@ -93,7 +93,7 @@ func give(t testing.TB, create func() *Database) (d *Database) {
 
 // Shared returns the database that all tests of this process share, with the same tables and
 // privileges as one of [New]. It is for tests that need no more than an account of their own.
-// TestMain calls [LeaveShared] after the tests.
+// TestMain calls [Run], or [LeaveShared] after the tests.
 var Shared = sync.OnceValues(func() (d *Database, err error) {
 	err = must.Attempt(func() { d = newMigrated(context.Background(), "shared") }) // it outlives the first test
 	if err == nil {
@@ -107,6 +107,18 @@ var leaveShared = func(bool) error { return nil }
 // LeaveShared ends the use of the database of [Shared]. If tests have failed, it says the URL
 // of the owner.
 func LeaveShared(failed bool) error { return leaveShared(failed) }
+
+// Run runs the tests of a package as TestMain should, with [Widen] and then [LeaveShared]. It returns the
+// exit code.
+func Run(run func() (code int)) (code int) {
+	Widen()
+	code = run()
+	if err := LeaveShared(code != 0); err != nil {
+		say(err.Error())
+		return 1
+	}
+	return code
+}
 
 // Widen lets four tests for each CPU run at a time, because tests with a database wait most of
 // the time: for other processes, or for time to pass. TestMain calls it. The flag -parallel of the

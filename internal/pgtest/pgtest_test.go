@@ -39,13 +39,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(noMigrationsEnv) != "" {
 		migrations.FS = embed.FS{}
 	}
-	pgtest.Widen()
-	code := m.Run()
-	if err := pgtest.LeaveShared(code != 0); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(pgtest.Run(m.Run))
 }
 
 func TestDatabasesAreSeparate(t *testing.T) {

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -22,13 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	pgtest.Widen()
-	code := m.Run()
-	if err := pgtest.LeaveShared(code != 0); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(pgtest.Run(m.Run))
 }
 
 // sharedURL returns the URL of a database for tests that only connect to it.
