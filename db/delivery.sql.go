@@ -130,7 +130,7 @@ func (q *Queries) DeliveriesDue(ctx context.Context, arg DeliveriesDueParams) ([
 }
 
 const deliveriesExpired = `-- name: DeliveriesExpired :many
-SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, jsonb_array_length(attempts)::int AS attempts, coalesce(next_attempt_at, created_at)::timestamptz AS due_at, statement_timestamp()::timestamptz AS now
+SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, jsonb_array_length(attempts)::int AS attempts, coalesce(next_attempt_at, created_at)::timestamptz AS due_at
 FROM webhook_deliveries
 WHERE account_id = $1
   AND webhook_id = $2
@@ -155,7 +155,6 @@ type DeliveriesExpiredRow struct {
 	Type     string
 	Attempts int32
 	DueAt    time.Time
-	Now      time.Time
 }
 
 // Returns deliveries that have been due for an hour at a webhook which fails, and are older than
@@ -181,7 +180,6 @@ func (q *Queries) DeliveriesExpired(ctx context.Context, arg DeliveriesExpiredPa
 			&i.Type,
 			&i.Attempts,
 			&i.DueAt,
-			&i.Now,
 		); err != nil {
 			return nil, err
 		}

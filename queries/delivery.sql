@@ -262,7 +262,7 @@ RETURNING webhook_deliveries.id;
 -- name: DeliveriesExpired :many
 -- Returns deliveries that have been due for an hour at a webhook which fails, and are older than
 -- a time. Those that a request has just made due get their attempts first.
-SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, jsonb_array_length(attempts)::int AS attempts, coalesce(next_attempt_at, created_at)::timestamptz AS due_at, statement_timestamp()::timestamptz AS now
+SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, jsonb_array_length(attempts)::int AS attempts, coalesce(next_attempt_at, created_at)::timestamptz AS due_at
 FROM webhook_deliveries
 WHERE account_id = @account_id
   AND webhook_id = @webhook_id

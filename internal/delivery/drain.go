@@ -75,7 +75,7 @@ func (d *drain) run(ctx context.Context) error {
 			failed = err
 		}
 	}
-	if err := errors.Join(unread, failed); err != nil || !d.expires {
+	if err := errors.Join(unread, failed); err != nil || d.failedAt.IsZero() {
 		return err
 	}
 	return d.expire(ctx)
@@ -329,29 +329,26 @@ func collect(first result, more <-chan result) []result {
 
 // expire ends deliveries that have waited too long for a webhook that fails.
 func (d *drain) expire(ctx context.Context) error {
-	due, now, err := d.expired(ctx)
+	due, err := d.expired(ctx)
 	if err != nil || len(due) == 0 {
 		return err
 	}
 	expired := make([]result, len(due))
 	for i, one := range due {
 		one.body, one.unsent = nil, "The endpoint has failed for 84 hours."
-		expired[i] = result{delivery: one, at: now, problem: one.unsent}
+		expired[i] = result{delivery: one, at: d.failedAt, problem: one.unsent}
 	}
 	return d.record(ctx, expired)
 }
 
-// expired returns deliveries that have waited too long, and the time of the database.
-func (d *drain) expired(ctx context.Context) (due []delivery, now time.Time, err error) {
+// expired returns deliveries that have waited too long.
+func (d *drain) expired(ctx context.Context) (due []delivery, err error) {
 	if err := d.places.Take(ctx, d.payer, 1); err != nil {
-		return nil, now, err
+		return nil, err
 	}
 	defer d.places.Give(d.payer, 1)
-	if now, err = d.queries.Clock(ctx); err != nil {
-		return nil, now, err
-	}
 	rows, err := d.queries.DeliveriesExpired(ctx, db.DeliveriesExpiredParams{
-		AccountID: d.AccountID, WebhookID: d.WebhookID, BeforeID: webhook.FirstDeliveryID(now.Add(-maxAge)), PageSize: expiryBatch,
+		AccountID: d.AccountID, WebhookID: d.WebhookID, BeforeID: webhook.FirstDeliveryID(d.failedAt.Add(-maxAge)), PageSize: expiryBatch,
 	})
 	due = make([]delivery, len(rows))
 	var messages []int64
@@ -364,5 +361,5 @@ func (d *drain) expired(ctx context.Context) (due []delivery, now time.Time, err
 	if err == nil {
 		err = d.addBodies(ctx, due, messages) // for the paths of messages
 	}
-	return due, now, err
+	return due, err
 }

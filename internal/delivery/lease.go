@@ -52,7 +52,7 @@ type drain struct {
 	lease    int64
 	isTrial  bool      // whether it sends one delivery, after a pause
 	pauseEnd time.Time // of the pause
-	expires  bool      // whether the trial has failed after maxAge of failures
+	failedAt time.Time // by the database: when the trial failed after maxAge of failures; zero: it has not
 	page     int       // how many deliveries it holds of the page that was read last, under Worker.mu
 
 	reading sync.Mutex

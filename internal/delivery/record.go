@@ -130,10 +130,10 @@ func (d *drain) recordHealth(ctx context.Context, queries *db.Queries, webhook d
 		return d.disable(ctx, queries, "gone")
 	case failingFor >= givenUpAfter:
 		return d.disable(ctx, queries, "failing")
-	default:
-		d.expires = d.isTrial && failingFor >= maxAge
-		return nil, nil
+	case d.isTrial && failingFor >= maxAge:
+		d.failedAt = webhook.Now
 	}
+	return nil, nil
 }
 
 // health returns the state of a locked webhook after attempts, and whether it has changed. A
