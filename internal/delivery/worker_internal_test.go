@@ -490,7 +490,7 @@ func TestPages(t *testing.T) {
 }
 
 // TestIdleWorker: a worker rests between two looks, also when somebody has locked the webhook
-// that it dispatches to.
+// that it dispatches to. It rests longer before it claims a webhook again whose secret it cannot open.
 func TestIdleWorker(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -504,9 +504,11 @@ func TestIdleWorker(t *testing.T) {
 			cancel()
 		}
 	}))
-	l.store([]trial{{stored: sound}})
-	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
-	l.exec("UPDATE webhooks SET failing_since = now()")
+	l.store(slices.Repeat([]trial{{stored: sound}}, 2))
+	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour' WHERE account_id = $1", firstAccount)
+	l.exec("UPDATE webhooks SET failing_since = now() WHERE account_id = $1", firstAccount)
+	l.exec("UPDATE webhooks SET secret = '\\x01' WHERE account_id <> $1", firstAccount)
+	delete(l.worker.webhooks.again, endpointOf(1)) // it is started
 	holder := pgtest.Begin(t, l.owner.Pool)
 	pgtest.Exec(t, holder, "SELECT FROM webhooks WHERE account_id = $1 FOR UPDATE", firstAccount)
 	began := time.Now()
@@ -514,7 +516,7 @@ func TestIdleWorker(t *testing.T) {
 	took := time.Since(began)
 	for name, interval := range map[string]time.Duration{
 		"DispatchAccounts": 500 * time.Millisecond, "DispatchLock": 20 * time.Millisecond, "DrainWebhooks": time.Second, "WebhooksToSettle": time.Second,
-		"WebhooksFailing": 15 * time.Second, "MessagesExpired": 5 * time.Minute,
+		"WebhooksFailing": 15 * time.Second, "MessagesExpired": 5 * time.Minute, "WebhookClaim": time.Minute,
 	} {
 		if got, most := counts[name], 1+int(took/interval); got == 0 || got > most {
 			t.Errorf("%d of %s in %s, want 1 to %d", got, name, took, most)
