@@ -10,30 +10,6 @@ import (
 	"time"
 )
 
-const replayBacklog = `-- name: ReplayBacklog :one
-SELECT count(*)
-FROM (
-    SELECT
-    FROM webhook_deliveries
-    WHERE account_id = $1
-      AND status = 'pending'
-    LIMIT (SELECT $2::int)
-) AS pending
-`
-
-type ReplayBacklogParams struct {
-	AccountID int64
-	Most      int32
-}
-
-// Counts the pending deliveries of an account, up to a limit.
-func (q *Queries) ReplayBacklog(ctx context.Context, arg ReplayBacklogParams) (int64, error) {
-	row := q.db.QueryRow(ctx, replayBacklog, arg.AccountID, arg.Most)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const replayEvents = `-- name: ReplayEvents :many
 SELECT sequence, nonce, type
 FROM events
@@ -87,51 +63,45 @@ func (q *Queries) ReplayEvents(ctx context.Context, arg ReplayEventsParams) ([]R
 	return items, nil
 }
 
-const replayPending = `-- name: ReplayPending :many
-SELECT DISTINCT sequence::bigint AS sequence
-FROM webhook_deliveries
-WHERE account_id = $1
-  AND webhook_id = $2
-  AND status = 'pending'
-  AND sequence > $3::bigint
-  AND sequence <= $4
-LIMIT (SELECT $5::int)
+const replayPending = `-- name: ReplayPending :one
+SELECT count(*) AS backlog,
+       coalesce(array_agg(DISTINCT sequence) FILTER (WHERE webhook_id = $1 AND sequence > $2::bigint AND sequence <= $3::bigint), '{}')::bigint[] AS sequences
+FROM (
+    SELECT webhook_id, sequence
+    FROM webhook_deliveries
+    WHERE account_id = $4
+      AND status = 'pending'
+    LIMIT (SELECT $5::int)
+) AS pending
 `
 
 type ReplayPendingParams struct {
-	AccountID     int64
 	WebhookID     string
 	AfterSequence int64
-	Last          *int64
-	PageSize      int32
+	Last          int64
+	AccountID     int64
+	Most          int32
 }
 
-// Returns the numbers of the events in a range whose deliveries to a webhook are pending.
-// A transaction that holds [WebhookGetLocked] is the only one that adds deliveries to it.
-func (q *Queries) ReplayPending(ctx context.Context, arg ReplayPendingParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, replayPending,
-		arg.AccountID,
+type ReplayPendingRow struct {
+	Backlog   int64
+	Sequences []int64
+}
+
+// Counts the pending deliveries of an account, up to a limit. Of these, it returns the numbers of the
+// events in a range that go to a webhook. A transaction that holds [WebhookGetLocked] is the only one
+// that adds deliveries to it.
+func (q *Queries) ReplayPending(ctx context.Context, arg ReplayPendingParams) (ReplayPendingRow, error) {
+	row := q.db.QueryRow(ctx, replayPending,
 		arg.WebhookID,
 		arg.AfterSequence,
 		arg.Last,
-		arg.PageSize,
+		arg.AccountID,
+		arg.Most,
 	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []int64{}
-	for rows.Next() {
-		var sequence int64
-		if err := rows.Scan(&sequence); err != nil {
-			return nil, err
-		}
-		items = append(items, sequence)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	var i ReplayPendingRow
+	err := row.Scan(&i.Backlog, &i.Sequences)
+	return i, err
 }
 
 const reportDeliveries = `-- name: ReportDeliveries :many

@@ -187,28 +187,19 @@ WHERE account_id = @account_id
 ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 
--- name: ReplayBacklog :one
--- Counts the pending deliveries of an account, up to a limit.
-SELECT count(*)
+-- name: ReplayPending :one
+-- Counts the pending deliveries of an account, up to a limit. Of these, it returns the numbers of the
+-- events in a range that go to a webhook. A transaction that holds [WebhookGetLocked] is the only one
+-- that adds deliveries to it.
+SELECT count(*) AS backlog,
+       coalesce(array_agg(DISTINCT sequence) FILTER (WHERE webhook_id = @webhook_id AND sequence > @after_sequence::bigint AND sequence <= @last::bigint), '{}')::bigint[] AS sequences
 FROM (
-    SELECT
+    SELECT webhook_id, sequence
     FROM webhook_deliveries
     WHERE account_id = @account_id
       AND status = 'pending'
     LIMIT (SELECT @most::int)
 ) AS pending;
-
--- name: ReplayPending :many
--- Returns the numbers of the events in a range whose deliveries to a webhook are pending.
--- A transaction that holds [WebhookGetLocked] is the only one that adds deliveries to it.
-SELECT DISTINCT sequence::bigint AS sequence
-FROM webhook_deliveries
-WHERE account_id = @account_id
-  AND webhook_id = @webhook_id
-  AND status = 'pending'
-  AND sequence > @after_sequence::bigint
-  AND sequence <= @last
-LIMIT (SELECT @page_size::int);
 
 -- name: WebhooksToSweep :many
 -- Returns webhooks of all accounts, and whether one has deliveries whose ids are before one.

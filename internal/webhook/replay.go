@@ -127,18 +127,14 @@ func (r Replay) Run(ctx context.Context, after int64, wanted []string) (deliveri
 // replay that is repeated adds nothing. The error is [ErrTooManyDeliveries] or comes from
 // the database.
 func (r Replay) pending(ctx context.Context, after, last int64) (map[int64]bool, error) {
-	backlog, err := r.queries.ReplayBacklog(ctx, db.ReplayBacklogParams{AccountID: r.account, Most: r.maxBacklog + 1})
-	switch {
-	case err != nil:
-		return nil, err
-	case backlog > int64(r.maxBacklog):
-		return nil, ErrTooManyDeliveries
-	}
-	sequences, err := r.queries.ReplayPending(ctx, db.ReplayPendingParams{
-		AccountID: r.account, WebhookID: r.to.ID, AfterSequence: after, Last: &last, PageSize: r.window,
+	row, err := r.queries.ReplayPending(ctx, db.ReplayPendingParams{
+		AccountID: r.account, WebhookID: r.to.ID, AfterSequence: after, Last: last, Most: r.maxBacklog + 1,
 	})
-	pending := make(map[int64]bool, len(sequences))
-	for _, sequence := range sequences {
+	if err == nil && row.Backlog > int64(r.maxBacklog) {
+		err = ErrTooManyDeliveries
+	}
+	pending := make(map[int64]bool, len(row.Sequences))
+	for _, sequence := range row.Sequences {
 		pending[sequence] = true
 	}
 	return pending, err
