@@ -32,9 +32,12 @@ type shop struct {
 // openShop starts a server on a database with one pet that has plenty of stock.
 func openShop(t *testing.T) *shop {
 	t.Helper()
-	const patient = "&lock_timeout=30s&statement_timeout=30s" // longer than tests hold locks
 	database := pgtest.New(t)
-	s := &shop{t: t, database: database, environ: []string{"DATABASE_URL=" + database.URL + patient, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0"}}
+	url := database.URL
+	if !pgtest.Is(pgtest.PgBouncer) { // which passes on no settings
+		url += "&lock_timeout=30s&statement_timeout=30s" // longer than tests hold locks
+	}
+	s := &shop{t: t, database: database, environ: []string{"DATABASE_URL=" + url, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0"}}
 	s.key = strings.TrimSpace(must(t, s.environ, "key", "create", "--account", "acme", "--scope", "write"))
 	s.begin()
 	post(t, s.base+"/categories", s.key, `{"name": "dogs"}`)
