@@ -5,7 +5,7 @@
 set -eu
 umask 077
 file=${1:?name the file to write}
+trap 'rm -f "$file.part"' EXIT # of a dump that fails
 # Petstore has no large objects (-B), and one of another role would make pg_dump fail.
-trap 'rm -f "$file.part"' EXIT
 pg_dump --format=custom -B --file="$file.part" "${OWNER_URL:?set it to the URL of the owner}"
 mv "$file.part" "$file" # so that a dump under its name is complete

@@ -121,7 +121,7 @@ var idle struct {
 // sharedDatabase returns the shared database with the built-in samples. Otherwise the first sandbox would make
 // them, and on a busy machine others would wait for it longer than lock_timeout.
 var sharedDatabase = sync.OnceValues(func() (*pgtest.Database, error) {
-	ctx := context.Background()
+	ctx := context.Background() // it outlives the first test
 	database, err := pgtest.Shared()
 	if err != nil {
 		return nil, err
@@ -129,12 +129,16 @@ var sharedDatabase = sync.OnceValues(func() (*pgtest.Database, error) {
 	return database, pgx.BeginFunc(ctx, database.Pool, func(tx pgx.Tx) error {
 		queries := db.New(tx)
 		owner, err := stores.Ensure(ctx, queries, "the owner of a sandbox of each sample")
+		if err != nil {
+			return err
+		}
 		for _, sample := range stores.BuiltInSamples() {
-			if err == nil {
-				_, err = stores.CreateSandbox(ctx, queries, stores.NewSandbox{ParentID: owner.ID, Name: sample, Sample: sample, Expiry: stores.DefaultExpiry})
+			_, err := stores.CreateSandbox(ctx, queries, stores.NewSandbox{ParentID: owner.ID, Name: sample, Sample: sample, Expiry: stores.DefaultExpiry})
+			if err != nil {
+				return err
 			}
 		}
-		return err
+		return nil
 	})
 })
 

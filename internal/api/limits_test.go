@@ -898,7 +898,6 @@ func (p *petstore) withSession(settings ...string) *petstore {
 	}
 	target.RawQuery = parameters.Encode()
 	pool := pgtest.Open(p.t, target.String(), 8)
-	pool.WaitAtMost(5 * time.Second)
 	return p.with(func(o *api.Options) { o.DB, o.Verifier = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())) })
 }
 

@@ -129,6 +129,7 @@ func TestShipDate(t *testing.T) {
 	}
 	leap := s.patch(s.orderPath(0), object{"shipDate": "2017-01-01t00:59:60.5+01:00"}).wantError(400, "validation_failed")
 	need.Same(t, "`shipDate` must not have the second 60, because leap seconds are not supported.", leap.error().Errors[0].Message, "the message for a leap second")
+	s.patch(s.orderPath(0), `{"shipDate": "2026-12-24T09:30:00Z\u0000"}`).wantViolations("validation_failed", "/shipDate invalid_characters")
 }
 
 // TestShipDateAtAnyTime: the ship date can be set, cleared or left alone at any time.

@@ -311,7 +311,7 @@ func TestFaultsAcrossServers(t *testing.T) {
 		object{"operation": "listPets", "effect": "status", "status": 503, "first": first},
 	)
 	p.get("/categories").wantInjected(500, "0")
-	need.Within(t, 30*time.Second, "the rule applies", func() bool { return other.get("/categories").status == 500 })
+	need.Within(t, 8*time.Second, "the rule applies", func() bool { return other.get("/categories").status == 500 })
 	var failed atomic.Int64
 	atOnce(t, requests, func(i int) error {
 		resp, err := []*petstore{p, other}[i%2].try("GET", "/pets", nil)
@@ -326,7 +326,7 @@ func TestFaultsAcrossServers(t *testing.T) {
 
 	other.del(ownFaults).want(204)
 	other.get("/pets").want(200)
-	need.Within(t, 30*time.Second, "the rule does not apply", func() bool { return p.get("/categories").status == 200 })
+	need.Within(t, 8*time.Second, "the rule does not apply", func() bool { return p.get("/categories").status == 200 })
 }
 
 // TestReplacedRulesStopCounting: a server that has cached rules finds out that a counted

@@ -112,7 +112,7 @@ func quoted(name string) string {
 // Err returns everything that is wrong with the parameters, as [ErrInvalidParameter], or
 // nil.
 func (p *Params) Err() error {
-	slices.Sort(p.known) // because a query may have hundreds of both
+	slices.Sort(p.known) // for the search: a query may have hundreds of names, known and unknown
 	var unknown []string
 	for name := range p.query {
 		if _, isKnown := slices.BinarySearch(p.known, name); !isKnown {
