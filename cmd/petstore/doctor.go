@@ -241,7 +241,7 @@ func (d *diagnosis) connections(context.Context) (string, error) {
 	case d.server.IsPooled:
 		return text + ", which the pooler shares", nil
 	case d.server.Connections+needed > d.server.MaxConnections:
-		return "", errors.New(text + "; raise max_connections, lower PETSTORE_DB_MAX_CONNS, or use a connection pooler")
+		return "", fmt.Errorf("%s; raise %s, lower PETSTORE_DB_MAX_CONNS, or use a connection pooler", text, d.server.LimitedBy)
 	}
 	return text, nil
 }

@@ -69,6 +69,14 @@ func TestDoctor(t *testing.T) {
 		{check: "database", want: "connection refused", variables: []string{"DATABASE_URL=postgres://localhost:1/petstore"}},
 		{check: "database", want: "accepts no writes; name the primary", sql: "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$"},
 		{check: "connections", want: "raise max_connections", variables: []string{"PETSTORE_DB_MAX_CONNS=9999"}},
+		{check: "connections", want: "0 of 22 are in use; one more process needs up to 23; raise the CONNECTION LIMIT of the role,", environ: func(t *testing.T, d *pgtest.Database) []string {
+			t.Helper()
+			role, url := d.NewRole(t)
+			must(t, []string{"DATABASE_URL=" + d.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
+			pgtest.Exec(t, d.Pool, "ALTER ROLE "+role+" CONNECTION LIMIT 22")
+			return []string{"DATABASE_URL=" + url, "PETSTORE_DB_MAX_CONNS=12"}
+		}},
+		{check: "connections", want: "raise the CONNECTION LIMIT of the database,", sql: "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT 20', current_database()); END $$"},
 		{check: "schema", want: "petstore migrate up", sql: "DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)"},
 		{check: "schema", want: "petstore migrate up", environ: func(t *testing.T, _ *pgtest.Database) []string {
 			t.Helper()

@@ -77,12 +77,35 @@ type Server struct {
 	// Skew is the time by which the clock of the server is ahead. Error is the most by which it
 	// may be wrong.
 	Skew, Error time.Duration
-	// Connections is the number of all clients, and MaxConnections how many roles without special
-	// privileges may have.
+	// Connections is the number of clients that the strictest limit counts, without this one.
+	// MaxConnections is that limit, and LimitedBy its name for an operator.
 	Connections, MaxConnections int
+	LimitedBy                   string
 	// Waiting counts the commits of this role that have waited a second for a synchronous standby.
 	Waiting int
 }
+
+// connectionLimits selects the limit that leaves the role the fewest connections. Superusers are exempt
+// from the limits of roles and databases.
+const connectionLimits = `
+	SELECT name, used, most
+	FROM pg_roles AS r
+	JOIN pg_database AS d ON d.datname = current_database()
+	CROSS JOIN LATERAL (
+		SELECT count(*) AS all_clients, count(*) FILTER (WHERE usesysid = r.oid) AS of_role, count(*) FILTER (WHERE datid = d.oid) AS of_database
+		FROM pg_stat_activity
+		-- backend_type is NULL for sessions of other roles, unless this role has pg_read_all_stats
+		WHERE (backend_type = 'client backend' OR (backend_type IS NULL AND datid IS NOT NULL)) AND pid <> pg_backend_pid()
+	) AS clients
+	CROSS JOIN LATERAL (VALUES
+		('max_connections', all_clients, current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+			- coalesce(current_setting('reserved_connections', true)::int, 0)),
+		('the CONNECTION LIMIT of the role', of_role, CASE WHEN NOT r.rolsuper THEN r.rolconnlimit END),
+		('the CONNECTION LIMIT of the database', of_database, CASE WHEN NOT r.rolsuper THEN d.datconnlimit END)
+	) AS limits (name, used, most)
+	WHERE r.rolname = session_user AND most >= 0
+	ORDER BY most - used
+	LIMIT 1`
 
 // Inspect describes the server. The pool must have two connections.
 func (d *DB) Inspect(ctx context.Context) (s Server, err error) {
@@ -98,17 +121,16 @@ func (d *DB) Inspect(ctx context.Context) (s Server, err error) {
 	var now time.Time
 	err = conn.QueryRow(ctx, `
 		SELECT current_setting('server_version'), current_setting('server_version_num')::int, pg_backend_pid(),
-			-- backend_type is NULL for sessions of other roles, unless this role has pg_read_all_stats
-			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' OR (backend_type IS NULL AND datid IS NOT NULL)),
-			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-				- coalesce(current_setting('reserved_connections', true)::int, 0),
 			(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - interval '1 second'),
 			current_setting('transaction_read_only')::boolean`).
-		Scan(&s.Version, &number, &backend, &s.Connections, &s.MaxConnections, &s.Waiting, &s.IsReadOnly)
+		Scan(&s.Version, &number, &backend, &s.Waiting, &s.IsReadOnly)
 	if err != nil {
 		return s, err
 	}
 	s.IsSupported = number >= leastVersion
+	if err := conn.QueryRow(ctx, connectionLimits).Scan(&s.LimitedBy, &s.Connections, &s.MaxConnections); err != nil {
+		return s, err
+	}
 	began := time.Now()
 	if err := conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now); err != nil {
 		return s, err
