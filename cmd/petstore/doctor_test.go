@@ -88,6 +88,7 @@ func TestDoctor(t *testing.T) {
 			_, url := d.NewRole(t)
 			return []string{"DATABASE_URL=" + url}
 		}},
+		{check: "schema", want: "run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE set to this role", sql: "REVOKE USAGE ON SCHEMA public FROM PUBLIC; " + revokeFrom("USAGE ON SCHEMA public")},
 		{check: "schema", want: "start the release that has migrated it", sql: "COMMENT ON TABLE goose_db_version IS 'supports programs from 99999'"},
 		{check: "role", want: "can change the schema", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"DATABASE_URL=" + d.OwnerURL} }},
 		{check: "role", want: "lacks 1 privileges, such as DELETE ON pets", sql: revokeFrom("DELETE ON pets")},

@@ -54,7 +54,7 @@ func (d *DB) SchemaFit(ctx context.Context) (SchemaFit, error) {
 	err := d.QueryRow(ctx, schemaVersions).Scan(&version, &oldest)
 	switch state := sqlState(err); {
 	case state == undefinedTable:
-		return SchemaBehind, nil
+		return d.missingSchema(ctx)
 	case state == insufficientPrivilege:
 		return SchemaDenied, nil
 	case err != nil:
@@ -65,6 +65,20 @@ func (d *DB) SchemaFit(ctx context.Context) (SchemaFit, error) {
 		return SchemaAhead, nil
 	}
 	return SchemaFits, nil
+}
+
+// missingSchema reports why the role finds no table of the migrations: there is none, or the role may
+// not use its schema.
+func (d *DB) missingSchema(ctx context.Context) (SchemaFit, error) {
+	var isHidden bool
+	err := d.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'goose_db_version' AND NOT has_schema_privilege(relnamespace, 'USAGE'))").Scan(&isHidden)
+	switch {
+	case err != nil:
+		return "", err
+	case isHidden:
+		return SchemaDenied, nil
+	}
+	return SchemaBehind, nil
 }
 
 // latestVersion is the version of the last embedded migration.
