@@ -253,7 +253,7 @@ func TestServingRole(t *testing.T) {
 	})
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
 	post(t, base+"/categories", key, `{"name": "dogs"}`)
-	wantRefusal(t, environ, "42501", "migrate", "down", "--yes")
+	wantRefusal(t, environ, "may not migrate the schema", "migrate", "down", "--yes")
 	p.exits(0, syscall.SIGTERM)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -90,8 +91,8 @@ func openMigrations(ctx context.Context, url string, files fs.FS) (*Migrations, 
 // restore.sh restores them last.
 var errPartOfRestore = errors.New("the database has only a part of its backup; drop it, create it again, and repeat the restore (docs/backup.md)")
 
-// errNotOwner says what to do if the first migration may not create a table.
-var errNotOwner = errors.New("the role may not create tables in the schema; run `petstore migrate up` as the owner of the database")
+// errNotOwner says what to do if the role may not create the first table, or use the table of goose.
+var errNotOwner = errors.New("the role may not migrate the schema; run `petstore migrate` as the owner of the database")
 
 // errMigrateDirectly says what to do if migrations would run through a pooler.
 var errMigrateDirectly = errors.New("migrations need a connection without a connection pooler; set PETSTORE_DIRECT_URL to a URL without one")
@@ -288,8 +289,11 @@ func fromResult(result *goose.MigrationResult) Migration {
 }
 
 func wrapMigration(err error) error {
-	if err != nil {
-		return fmt.Errorf("postgres: migrating: %w", err)
+	switch {
+	case err == nil:
+		return nil
+	case sqlState(err) == insufficientPrivilege && strings.Contains(err.Error(), "goose_db_version"):
+		return errNotOwner
 	}
-	return nil
+	return fmt.Errorf("postgres: migrating: %w", err)
 }
