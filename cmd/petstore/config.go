@@ -346,13 +346,28 @@ func urlMistake(text, rule string) string {
 		return "must have %2F for a / in the password, and %40 for each @ but the one before the host"
 	case err == nil && strings.ContainsAny(parsed.ConnConfig.Database, ",=@"):
 		return rule
-	case err != nil && strings.Contains(err.Error(), "failed to configure TLS"):
-		return "has settings of TLS that do not work; check sslmode, and that petstore can read the files of sslrootcert, sslcert and sslkey"
-	case err != nil:
-		return rule
+	case err == nil:
+		return ""
 	}
-	return ""
+	for _, one := range parameterMistakes {
+		if strings.Contains(err.Error(), one.says) {
+			return one.mistake
+		}
+	}
+	return rule
 }
+
+// parameterMistakes has the mistakes in parameters of the URL of a database, by a part of the error of the
+// driver. The whole error may have a password.
+var parameterMistakes = []struct{ says, mistake string }{
+	{"unknown target_session_attrs", "must have a target_session_attrs of any, read-write, read-only, primary, standby or prefer-standby"},
+	{"unable to read CA file", "names a file in sslrootcert" + unreadable},
+	{"unable to read cert", "names a file in sslcert" + unreadable},
+	{"unable to read sslkey", "names a file in sslkey" + unreadable},
+	{"failed to configure TLS", "has settings of TLS that do not work; check sslmode, and the files of sslrootcert, sslcert and sslkey"},
+}
+
+const unreadable = " that does not exist or that petstore may not read"
 
 // hostPattern matches a host name without a trailing dot.
 var hostPattern = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`)

@@ -16,11 +16,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
+	"petstore/internal/selfsigned"
 	"petstore/internal/tools/need"
 )
 
@@ -143,7 +145,10 @@ func TestConfigurationSentences(t *testing.T) {
 	const another = ",postgres://petstore:hunter2@localhost/petstore"
 	const notOne = "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore"
 	const unescaped = "DATABASE_URL must have %2F for a / in the password, and %40 for each @ but the one before the host"
-	const noTLS = "DATABASE_URL has settings of TLS that do not work; check sslmode, and that petstore can read the files of sslrootcert, sslcert and sslkey"
+	certFile, keyFile := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	need.OK(t, selfsigned.Make(certFile, keyFile, time.Now()))
+	const noTLS = "DATABASE_URL has settings of TLS that do not work; check sslmode, and the files of sslrootcert, sslcert and sslkey"
+	const noFile = "DATABASE_URL names a file in %s that does not exist or that petstore may not read"
 	const noStandby = "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 1 is not one"
 	wrong := map[string]string{
 		"PETSTORE_DB_MAX_CONNS=many":                 `PETSTORE_DB_MAX_CONNS must be a whole number between 2 and 10000, but is "many"`,
@@ -182,7 +187,11 @@ func TestConfigurationSentences(t *testing.T) {
 		url + "?host=/tmp" + another:                                     notOne,
 		url + "&password=hunter2":                                        notOne,
 		url + "?sslmode=perhaps":                                         noTLS,
-		url + "?sslmode=verify-full&sslrootcert=/nowhere/ca.pem":         noTLS,
+		url + "?sslcert=" + certFile:                                     noTLS,
+		url + "?sslmode=verify-full&sslrootcert=/nowhere/ca.pem":         fmt.Sprintf(noFile, "sslrootcert"),
+		url + "?sslcert=/nowhere/cert.pem&sslkey=" + keyFile:             fmt.Sprintf(noFile, "sslcert"),
+		url + "?sslkey=/nowhere/key.pem&sslcert=" + certFile:             fmt.Sprintf(noFile, "sslkey"),
+		url + "?target_session_attrs=readwrite":                          "DATABASE_URL must have a target_session_attrs of any, read-write, read-only, primary, standby or prefer-standby",
 		"DATABASE_URL=postgres://me:12/34@localhost/petstore":            unescaped,
 		"DATABASE_URL=postgres://me:12@34@localhost/petstore":            unescaped,
 		"DATABASE_URL=postgres://localhost/petstore?user=me@x":           unescaped,
