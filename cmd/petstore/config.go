@@ -147,6 +147,8 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 	parsed.vault, err = parseVault(parsed.SecretKeys)
 	wrong(err != nil, "PETSTORE_SECRET_KEY %v", err)
 	parsed.Tracing.check(wrong)
+	_, err = strconv.ParseInt(parsed.GOGC, 10, 32) // Go itself takes 100 instead of an invalid value
+	wrong(err != nil && parsed.GOGC != "" && parsed.GOGC != "off", "GOGC must be off or a whole number of percent, but is %q", parsed.GOGC)
 	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT must be json or text, but is %q", parsed.LogFormat)
 	parsed.unknown = p.unknownVariables()
 	if len(mistakes) > 0 {

@@ -165,6 +165,7 @@ func TestConfigurationSentences(t *testing.T) {
 		"PETSTORE_RATE_BURST=-1":                     "PETSTORE_RATE_BURST must be between 1 and 1000000, but is -1",
 		"PETSTORE_ACCOUNT_RATE_LIMIT=4000001":        "PETSTORE_ACCOUNT_RATE_LIMIT must be between 0 and 4000000, but is 4000001",
 		"PETSTORE_AUTH_FAILURE_LIMIT=1000001":        "PETSTORE_AUTH_FAILURE_LIMIT must be between 0 and 1000000, but is 1000001",
+		"GOGC=4x":                                    `GOGC must be off or a whole number of percent, but is "4x"`,
 		"PETSTORE_LOG_FORMAT=xml":                    `PETSTORE_LOG_FORMAT must be json or text, but is "xml"`,
 		"PETSTORE_TRUSTED_PROXIES=::1,proxy.example": `PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has "proxy.example"`,
 		"PETSTORE_WEBHOOK_ALLOW=10.0.0.0/8,10.1.2.3/16": `PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, ` +
