@@ -243,6 +243,9 @@ func TestServingRole(t *testing.T) {
 	p := begin(t, emptyDir, environ, "serve")
 	p.expect("petstore migrate up")
 	base := p.address()
+	if log := strings.Join(p.output, ""); strings.Count(log, "the server is not ready") != 1 {
+		t.Errorf("serve does not say once that it is not ready:\n%s", log)
+	}
 	wantStatus(t, base+"/readyz", "", http.StatusServiceUnavailable)
 	up := []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role.User.Username()}
 	for range 2 {

@@ -181,8 +181,12 @@ func watchListener(metrics *telemetry.Metrics, limited *listener.Limited, cert *
 
 // openStores opens the database and its replicas.
 func openStores(ctx context.Context, c config, log *slog.Logger, statements *telemetry.Statements) (database *postgres.DB, replicas *postgres.Replicas, err error) {
-	if database, err = openDatabase(ctx, c, log, statements); err != nil {
+	database, fit, err := openDatabase(ctx, c, log, statements)
+	if err != nil {
 		return nil, nil, err
+	}
+	if problem := fit.Problem(); problem != "" {
+		log.Warn("the server is not ready", "reason", problem)
 	}
 	if replicas, err = openReplicas(ctx, c, database, log, statements); err != nil {
 		database.Close()
@@ -332,22 +336,19 @@ func startTracer(ctx context.Context, c config, log *slog.Logger) (tracer *telem
 	}, nil
 }
 
-// openDatabase connects to the database. It checks the session, so serve does not start behind a
-// connection pooler that drops settings.
-func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.QueryTracer) (*postgres.DB, error) {
+// openDatabase connects to the database, and returns whether the schema fits. It checks the session, so
+// serve does not start behind a connection pooler that drops settings.
+func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.QueryTracer) (*postgres.DB, postgres.SchemaFit, error) {
 	database, err := postgres.OpenAs(ctx, cmp.Or(c.application, "petstore"), c.DatabaseURL, c.DBMaxConns, tracer)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	fit, err := waitForDatabase(ctx, database, c, log)
 	if err != nil {
 		database.Close()
-		return nil, err
+		return nil, "", err
 	}
-	if problem := fit.Problem(); problem != "" {
-		log.Warn("the server is not ready", "reason", problem)
-	}
-	return database, nil
+	return database, fit, nil
 }
 
 // waitForDatabase checks the database. It waits at most PETSTORE_STARTUP_WAIT while the server is

@@ -95,7 +95,7 @@ func openWorker(ctx context.Context, c config, options api.Options) (*openedWork
 	direct := c.direct()
 	direct.DBMaxConns, direct.application = delivery.Connections, "petstore worker"
 	statements := &telemetry.Statements{Log: options.Log, Slow: slowStatement}
-	pool, err := openDatabase(ctx, direct, options.Log, statements)
+	pool, _, err := openDatabase(ctx, direct, options.Log, statements) // the worker itself says if the schema does not fit
 	if err != nil {
 		return nil, err
 	}
