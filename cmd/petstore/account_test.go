@@ -202,3 +202,25 @@ func TestSandboxLives(t *testing.T) {
 	must(t, environ, "account", "delete", accountOf(t), "--yes")
 	stops(first)
 }
+
+// TestRepeatedTransactions: commands repeat a transaction that the server has ended because of a deadlock.
+func TestRepeatedTransactions(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "reference tables have no triggers")
+	database := pgtest.New(t)
+	pgtest.Exec(t, database.Pool, `
+		CREATE SEQUENCE attempts;
+		CREATE FUNCTION end_every_other() RETURNS trigger SECURITY DEFINER LANGUAGE plpgsql AS $$
+		BEGIN
+			IF nextval('attempts') % 2 = 1 THEN RAISE deadlock_detected; END IF;
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER end_every_other BEFORE INSERT ON accounts FOR EACH STATEMENT EXECUTE FUNCTION end_every_other()`)
+	environ := []string{"DATABASE_URL=" + database.URL, "PETSTORE_DIRECT_URL=" + database.DirectURL}
+	must(t, environ, "account", "create", "one")
+	must(t, environ, "key", "create", "--account", "two")
+	must(t, environ, "seed", "--account", "three", "--pets", "1")
+	if got := pgtest.Read[int](t, database.Pool, "SELECT last_value FROM attempts"); got != 6 {
+		t.Errorf("the three commands inserted %d times, want 6", got)
+	}
+}

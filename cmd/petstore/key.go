@@ -25,6 +25,7 @@ const (
 	maxAccountName  = 100
 	maxKeyExpiry    = 100 * 365 * day
 	day             = 24 * time.Hour
+	commandWait     = 30 * time.Second // for a connection, also past hosts that do not respond
 	keyStatusInUse  = "in force"
 	keyStatusEnded  = "revoked"
 	keyStatusLapsed = "expired"
@@ -58,6 +59,7 @@ func withDatabaseOf(ctx context.Context, url string, maxConns int, action func(c
 		return err
 	}
 	defer database.Close()
+	database.WaitAtMost(commandWait)
 	fit, err := checkDatabase(ctx, database)
 	if err != nil {
 		return err
@@ -115,12 +117,10 @@ func isName(name string) bool {
 		strings.TrimSpace(name) != "" && !strings.ContainsFunc(name, unicode.IsControl)
 }
 
-// createKey creates a key, and its account if it does not exist, in one
-// transaction. It may need a new connection, for which [transact] does not wait long.
+// createKey creates a key, and its account if it does not exist, in one transaction.
 func createKey(ctx context.Context, database *postgres.DB, name string, key auth.NewKey) (auth.Secret, error) {
 	var secret auth.Secret
-	err := pgx.BeginFunc(ctx, database.Pool(), func(tx pgx.Tx) error {
-		queries := db.New(tx)
+	err := transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
 		if err := queries.KeyTableLockShared(ctx); err != nil {
 			return err
 		}

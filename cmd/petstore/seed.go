@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"petstore/db"
@@ -52,8 +51,8 @@ func loadSample(ctx context.Context, database *postgres.DB, name string, pets in
 		return err
 	}
 	var id int64
-	err := pgx.BeginFunc(ctx, database.Pool(), func(tx pgx.Tx) error {
-		owner, err := account.Ensure(ctx, db.New(tx), name)
+	err := transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
+		owner, err := account.Ensure(ctx, queries, name)
 		id = owner.ID
 		return err
 	})

@@ -85,7 +85,7 @@ type shared struct {
 	canceled    atomic.Uint64 // writes that got none of these places in time
 	falling     chan struct{} // limits the reads that a replica could have served
 	servers     serverCounts
-	longestWait time.Duration   // for a connection: acquireTimeout, except in tests
+	longestWait time.Duration   // for a connection, see WaitAtMost
 	lastReset   atomic.Int64    // in Unix nanoseconds
 	outside     *pgx.ConnConfig // for connections outside the pool
 	settings    settings
@@ -176,8 +176,8 @@ func (d *DB) Close() { sleep.AtMost(closeTimeout, d.pool.Close) }
 // Pool returns the pool, for callers that need their own connection.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
-// WaitAtMost changes how long statements of all handles of the pool wait for a connection. Tests
-// on slow machines call it before the first statement.
+// WaitAtMost changes how long statements of all handles of the pool wait for a connection. Commands, and
+// tests on slow machines, call it before the first statement.
 func (d *DB) WaitAtMost(longest time.Duration) { d.longestWait = longest }
 
 // Writing returns a handle of the same pool for statements that write. Writes leave
