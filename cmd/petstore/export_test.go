@@ -16,6 +16,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"petstore/internal/tools/need"
+	"petstore/internal/transfer"
 )
 
 // fill creates a store with all states of pets and orders, and with texts that files could spoil.
@@ -374,5 +375,17 @@ func TestImportWaits(t *testing.T) {
 	s.fails([]string{path, "--resource", "categories"}, "rows that were not imported: 2") // the names are equal
 	if got := len(s.rows("categories")); got != 19 {
 		t.Errorf("%d categories, want 19", got)
+	}
+}
+
+// TestImportWaitsForStock: after all rows, import says that it waits for their final stock.
+func TestImportWaitsForStock(t *testing.T) {
+	t.Parallel()
+	var stderr strings.Builder
+	report := &importReport{p: &program{stderr: &stderr}}
+	report.latest.Store(&transfer.Summary{Rows: 3, Imported: 1, Before: 1, Failed: 1})
+	fmt.Fprint(report, "the server returned 429")
+	if got := stderr.String(); got != "waiting: the server returned 429; 2 of 3 rows are imported, but the stock of the archive is not final\n" {
+		t.Errorf("it printed %q", got)
 	}
 }

@@ -302,6 +302,9 @@ func (r *importReport) Write(text []byte) (int, error) {
 		progress := ""
 		if s := r.latest.Load(); s != nil {
 			progress = fmt.Sprintf("; %d of %d rows are imported", s.Imported+s.Before, s.Rows)
+			if s.Imported+s.Before+s.Failed == s.Rows {
+				progress += ", but the stock of the archive is not final"
+			}
 		}
 		fmt.Fprintf(r.p.stderr, "waiting: %s%s\n", strings.TrimSpace(string(text)), progress)
 	}
