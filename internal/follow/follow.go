@@ -248,7 +248,7 @@ func ReadError(response *http.Response, text []byte) *StatusError {
 	if response.StatusCode/100 == 3 {
 		failed.Location = response.Header.Get("Location")
 	}
-	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 16); err == nil {
+	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 32); err == nil {
 		failed.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return failed

@@ -180,6 +180,10 @@ func TestRateLimited(t *testing.T) {
 	if !errors.Is(err, errEnough) || len(ids) != 1 || len(lost) != 1 {
 		t.Errorf("Follow returned %v, events %v, after %v", err, ids, lost)
 	}
+	day := &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"86400"}}}
+	if got := follow.ReadError(day, nil).RetryAfter; got != 24*time.Hour {
+		t.Errorf("a response that asks for a day makes a pause of %s", got)
+	}
 }
 
 // TestFollowKeepsPositions: an id without data says that there are no events of the wanted
