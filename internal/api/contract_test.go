@@ -282,6 +282,17 @@ func TestRoutesAsDescribed(t *testing.T) {
 	need.Same(t, described, routed, "routes (want: openapi.yaml, got: server)")
 }
 
+// TestErrorOfConsistency: only reads use the preference consistency, so only they have its error.
+func TestErrorOfConsistency(t *testing.T) {
+	t.Parallel()
+	for _, o := range operations() {
+		has := hasExample(o.described.Responses.Status(http.StatusBadRequest), "invalid_consistency")
+		if want := o.method == http.MethodGet; !o.public && has != want {
+			t.Errorf("%s %s: the spec has invalid_consistency: %t, want %t", o.method, o.path, has, want)
+		}
+	}
+}
+
 var (
 	scopeInText = regexp.MustCompile("(?i)needs\\s+the\\s+scope\\s+`([a-z]+)`")
 	costInText  = regexp.MustCompile(`ten\s+requests\s+of\s+the\s+rate\s+limits`)
