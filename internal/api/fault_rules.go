@@ -100,6 +100,7 @@ func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCr
 // readFaults reads the rules in a body, or the exercise that has them.
 func (s *Server) readFaults(in *input) ([]db.FaultCreateParams, error) {
 	var rules []db.FaultCreateParams
+	in.RequireEither("rules", "exercise")
 	if in.Has("exercise") {
 		name := in.Enum("exercise", exerciseNames()...)
 		in.Exclude("must not be there with `exercise`. Send one of them.", "rules")
@@ -109,8 +110,6 @@ func (s *Server) readFaults(in *input) ([]db.FaultCreateParams, error) {
 			}
 		}
 	} else {
-		in.Require("rules")
-		in.Enum("exercise")
 		for _, object := range in.Objects("rules", faults.MaxRules) {
 			rules = append(rules, s.readFaultRule(object))
 		}

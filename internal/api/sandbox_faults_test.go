@@ -190,6 +190,7 @@ func TestInvalidFaultRules(t *testing.T) {
 		p.put(ownFaults, object{"rules": test.rules}).wantViolations("validation_failed", test.want...)
 	}
 	p.put(ownFaults, object{"Rules": []object{}}).wantViolations("validation_failed", "/rules required", "/Rules unknown_field")
+	need.Same(t, "`rules` or `exercise` is required.", p.put(ownFaults, object{}).want(400).error().Errors[0].Message, "the message of an empty body")
 	p.get("/pets").wantInjected(429, "0")
 }
 

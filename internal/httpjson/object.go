@@ -87,6 +87,13 @@ func Failed(err error) *Object { return &Object{failure: err} }
 // Require makes the absence of fields a violation.
 func (o *Object) Require(names ...string) { o.required = append(o.required, names...) }
 
+// RequireEither makes the absence of both fields a violation of the first one.
+func (o *Object) RequireEither(first, second string) {
+	if o.fields != nil && !o.Has(first) && !o.Has(second) {
+		o.Reject(first, "required", "or `"+second+"` is required.")
+	}
+}
+
 // ReadOnly makes the presence of fields a violation of its own kind: the resource has them,
 // but the operation does not take them.
 func (o *Object) ReadOnly(names ...string) { o.readOnly = append(o.readOnly, names...) }
