@@ -309,10 +309,10 @@ func TestQueryParameters(t *testing.T) {
 		"/pets?name=a;b":               "`name` must not contain a semicolon. Write it as %3B.",
 		"/pets?a;b=1":                  "The name of the parameter must not contain a semicolon. Write it as %3B.",
 		"/pets?limit=1&":               "The query has an empty parameter. Remove the & at its start or end, or one of two in a row.",
-		"/pets?name=a&sort=id":         "`sort` must be one of `name`, `-name` with `name`.",
-		"/pets?sort=colour":            "`sort` must be one of `id`, `-id`, `name`, `-name` without `name`.",
-		"/store/orders?sort=-shipDate": "`sort` must be one of `id`, `-id` without `shipDateFrom` or `shipDateTo`.",
-		"/store/orders?shipDateTo=2026-01-01T00:00:00Z&sort=id": "`sort` must be one of `shipDate`, `-shipDate` with `shipDateFrom` or `shipDateTo`.",
+		"/pets?name=a&sort=id":         "`sort` must be one of `name`, `-name` in a list with the filter `name`.",
+		"/pets?sort=colour":            "`sort` must be one of `id`, `-id`, `name`, `-name` in a list without the filter `name`.",
+		"/store/orders?sort=-shipDate": "`sort` must be one of `id`, `-id` in a list without the filter `shipDateFrom` or `shipDateTo`.",
+		"/store/orders?shipDateTo=2026-01-01T00:00:00Z&sort=id": "`sort` must be one of `shipDate`, `-shipDate` in a list with the filter `shipDateFrom` or `shipDateTo`.",
 		"/store/orders?shipDateFrom=2016-12-31T23:59:60Z":       "`shipDateFrom` must not have the second 60, because leap seconds are not supported.",
 	} {
 		need.Same(t, want, p.get(target).want(400).error().Errors[0].Message, "the message of GET %s", target)

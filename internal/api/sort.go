@@ -35,9 +35,9 @@ var (
 
 // readSort reads the parameter sort. A list with one sort does not have it.
 func readSort(params *httpjson.Params, s sorts) string {
-	allowed, when := s.plain, " without "
+	allowed, which := s.plain, "without"
 	if slices.ContainsFunc(s.filters, params.Has) {
-		allowed, when = s.ranged, " with "
+		allowed, which = s.ranged, "with"
 	}
 	if len(allowed) == 1 {
 		return allowed[0]
@@ -47,7 +47,7 @@ func readSort(params *httpjson.Params, s sorts) string {
 		return allowed[0]
 	}
 	if !slices.Contains(allowed, sort) {
-		params.Reject("sort", "not_in_enum", "`sort` must be one of "+httpjson.QuotedList(allowed)+when+"`"+strings.Join(s.filters, "` or `")+"`.")
+		params.Reject("sort", "not_in_enum", "`sort` must be one of "+httpjson.QuotedList(allowed)+" in a list "+which+" the filter `"+strings.Join(s.filters, "` or `")+"`.")
 	}
 	return sort
 }
