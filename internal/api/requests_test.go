@@ -313,6 +313,7 @@ func TestQueryParameters(t *testing.T) {
 		"/pets?sort=colour":            "`sort` must be one of `id`, `-id`, `name`, `-name` in a list without the filter `name`.",
 		"/store/orders?sort=-shipDate": "`sort` must be one of `id`, `-id` in a list without the filter `shipDateFrom` or `shipDateTo`.",
 		"/store/orders?shipDateTo=2026-01-01T00:00:00Z&sort=id": "`sort` must be one of `shipDate`, `-shipDate` in a list with the filter `shipDateFrom` or `shipDateTo`.",
+		"/store/orders?shipDateTo=2026-01-01T00:00:00+02:00":    "`shipDateTo` must have `%2B` instead of `+`, which means a space in a query.",
 		"/store/orders?shipDateFrom=2016-12-31T23:59:60Z":       "`shipDateFrom` must not have the second 60, because leap seconds are not supported.",
 	} {
 		need.Same(t, want, p.get(target).want(400).error().Errors[0].Message, "the message of GET %s", target)

@@ -247,7 +247,11 @@ func (p *Params) Time(name string) *time.Time {
 	}
 	at, err := parseTime(text)
 	if err != nil {
-		p.Reject(name, "invalid_format", "`"+name+"` "+err.Error()+".")
+		fault := err.Error()
+		if _, err := parseTime(strings.ReplaceAll(text, " ", "+")); err == nil {
+			fault = "must have `%2B` instead of `+`, which means a space in a query"
+		}
+		p.Reject(name, "invalid_format", "`"+name+"` "+fault+".")
 		return nil
 	}
 	return &at
