@@ -59,19 +59,19 @@ func (g *Gate) CheckKey(c *gin.Context) error {
 
 // credentialsOf returns the API key of a request.
 func credentialsOf(r *http.Request) (credentials string, err error) {
-	fields, found := r.Header["Authorization"], false
+	fields := r.Header["Authorization"]
 	for _, field := range fields {
 		if scheme, rest, _ := strings.Cut(field, " "); strings.EqualFold(scheme, "Bearer") {
-			credentials, found = rest, true
+			credentials = strings.Trim(rest, " ")
 		}
 	}
 	switch {
-	case !found:
+	case credentials == "": // such as Bearer alone, if the variable of the client is not set
 		return "", ErrMissingAPIKey
 	case len(fields) > 1: // ambiguous
 		return "", ErrInvalidAPIKey
 	default:
-		return strings.Trim(credentials, " "), nil
+		return credentials, nil
 	}
 }
 
