@@ -63,6 +63,9 @@ type Summary struct {
 // grace is the time for the responses to requests in progress after an import is interrupted.
 const grace = 10 * time.Second
 
+// mostStocked bounds the memory for the pets whose rows must not overlap.
+const mostStocked = 10_000
+
 // run is an import in progress.
 type run struct {
 	*Import
@@ -197,7 +200,7 @@ func onTheirWay(lines []int64) string {
 }
 
 // pass sends the rows of the file that are not done. The rows of a resource of an archive wait for all
-// rows of the one before.
+// rows of the one before. A row with the stock of a pet waits for earlier ones, so that the last one counts.
 func (r *run) pass(ctx context.Context) error {
 	ctx, r.stop = context.WithCancelCause(ctx)
 	defer r.stop(nil)
@@ -215,6 +218,7 @@ func (r *run) pass(ctx context.Context) error {
 		})
 	}
 	var last *Resource
+	stocked := map[int64]bool{} // pets whose rows may be in progress
 	err := r.Source.each(ctx, func(one *row) error {
 		if one.resource != last {
 			pending.Wait()
@@ -236,6 +240,14 @@ func (r *run) pass(ctx context.Context) error {
 		}
 		if r.isDone(one) {
 			return nil
+		}
+		if one.resource == inventory {
+			pet := one.number("petId")
+			if stocked[pet] || len(stocked) == mostStocked {
+				pending.Wait()
+				clear(stocked)
+			}
+			stocked[pet] = true
 		}
 		if !r.final && one.failure == nil {
 			if err := r.journal.begin(one.line); err != nil {

@@ -8,8 +8,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"petstore/internal/tools/need"
@@ -139,6 +142,35 @@ func TestKeyInProgress(t *testing.T) {
 	if got, err := load(http.StatusCreated, `{"id":1}`); err != nil || got.Imported != 1 || len(keys) != 3 || keys[0] != keys[1] || keys[0] != keys[2] {
 		t.Errorf("again: %+v, %v, with the keys %q", got, err, keys)
 	}
+}
+
+// TestStockOfAPet: the rows of a pet in an inventory take effect in the order of the file, while other
+// rows are sent at the same time.
+func TestStockOfAPet(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "inventory.csv")
+	need.OK(t, os.WriteFile(path, []byte("petId,quantity\n1,50\n2,5\n1,7\n"), 0o600))
+	synctest.Test(t, func(t *testing.T) {
+		source := need.Value(transfer.Open(t.Context(), path, "", nil))(t)
+		defer source.Close()
+		var mu sync.Mutex
+		var set []string
+		send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
+			stock := r.Path + string(r.Body)
+			if stock == `/store/inventory/1{"quantity":50}` {
+				synctest.Wait() // the other connection has sent all that it may
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			set = append(set, stock)
+			return http.StatusOK, []byte("{}"), nil
+		}
+		got, err := (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 2}).Run(t.Context())
+		want := []string{`/store/inventory/2{"quantity":5}`, `/store/inventory/1{"quantity":50}`, `/store/inventory/1{"quantity":7}`}
+		if err != nil || got.Imported != 3 || !slices.Equal(set, want) {
+			t.Errorf("%+v, %v: the server got %q, want %q", got, err, set, want)
+		}
+	})
 }
 
 // never is a [transfer.WasReset] of a store that was never reset.
