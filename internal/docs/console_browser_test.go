@@ -204,9 +204,10 @@ func (p *tab) wantSecret(beginning string) {
 }
 
 func (s *shop) welcome(t *testing.T) {
-	p := s.visit(t, "/console", look{})
+	p := s.visit(t, "/console", look{width: 390, height: 844})
 	p.wait(`document.querySelector(".key-form input")`)
 	p.shows("main", "petstore dev", "petstore key create")
+	has(p, "14.4px", `getComputedStyle(document.querySelector(".welcome pre")).paddingTop`) // without a button above the code
 	has(p, false, `document.querySelector("#sidebar").checkVisibility()`)
 	for key, want := range map[string]string{"": "Enter an API key", "naïve key": "Enter an API key", s.key + "x": "invalid_api_key"} {
 		p.enterKey(key)
