@@ -204,7 +204,7 @@ func TestShutDown(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.server.ShutDown()
-	p.wantNotReady("shutting down", map[string]string{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "in progress"})
+	p.wantNotReady("shutting down", map[string]string{"database": "unknown", "schema": "unknown", "partitions": "unknown", "shutdown": "in progress"})
 	p.get("/pets").want(200)
 	p.post("/messages", object{"message": "x"}).want(202)
 	if !p.get("/livez").want(200).closes {

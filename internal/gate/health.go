@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -34,6 +35,9 @@ func (g *Gate) getLiveness(c *gin.Context) error {
 	return httpjson.Write(c.Writer, health{Status: "ok"})
 }
 
+// readinessChecks lists the checks in their order.
+var readinessChecks = []string{"shutdown", "database", "schema", "partitions"}
+
 // getReadiness responds with 200 if the database responds, the schema fits, events
 // has a partition for new rows and no shutdown has begun. /readyz needs no key, so all
 // probes share one check of the database a second.
@@ -42,8 +46,10 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 	checks := map[string]string{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "ok"}
 	unready := func(check, state, message string) error {
 		checks[check] = state
+		for _, later := range readinessChecks[slices.Index(readinessChecks, check)+1:] {
+			checks[later] = "unknown"
+		}
 		if check == "schema" {
-			checks["partitions"] = "unknown"
 			requestOf(c).cause = errors.New(message)
 		}
 		p := ErrUnavailable.WithMessage(message)
@@ -60,7 +66,6 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 		return unready("shutdown", "in progress", "The server is shutting down. Use another one.")
 	case err != nil:
 		requestOf(c).cause = err
-		checks["schema"], checks["partitions"] = "unknown", "unknown"
 		return unready("database", "unavailable", "The database does not respond. Retry after the time in Retry-After.")
 	case schema.fit == postgres.SchemaBehind:
 		return unready("schema", string(schema.fit), "The database schema is behind. Run `petstore migrate up`.")

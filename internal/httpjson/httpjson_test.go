@@ -46,6 +46,19 @@ func TestCheckPreconditions(t *testing.T) {
 	}
 }
 
+// TestEncodeMap: the same map has the same JSON each time.
+func TestEncodeMap(t *testing.T) {
+	t.Parallel()
+	checks, want := map[string]string{}, "{"
+	for i := range 26 {
+		name := string(rune('a' + i))
+		checks[name] = "ok"
+		want += fmt.Sprintf("%q:%q,", name, "ok")
+	}
+	want = strings.TrimSuffix(want, ",") + "}"
+	need.Same(t, want, string(need.Value(httpjson.Encode(checks))(t)), "the JSON of a map")
+}
+
 // TestEntityTags compares lists with the entity tag "Tag", as If-Match and as If-None-Match do.
 func TestEntityTags(t *testing.T) {
 	t.Parallel()

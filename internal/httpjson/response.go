@@ -12,8 +12,10 @@ import (
 const ContentType = "application/json"
 
 // Encode returns the JSON of a value. Encode a whole response before sending any of it,
-// so that a failure is a 500 and never half a body.
-func Encode(value any) ([]byte, error) { return json.Marshal(value, jsontext.EscapeForHTML(false)) }
+// so that a failure is a 500 and never half a body. The fields of a map are sorted.
+func Encode(value any) ([]byte, error) {
+	return json.Marshal(value, jsontext.EscapeForHTML(false), json.Deterministic(true))
+}
 
 // Values of headers that many responses share. Do not modify them.
 var (
