@@ -63,9 +63,6 @@ type Summary struct {
 // grace is the time for the responses to requests in progress after an import is interrupted.
 const grace = 10 * time.Second
 
-// mostStocked bounds the memory for the pets whose rows must not overlap.
-const mostStocked = 10_000
-
 // run is an import in progress.
 type run struct {
 	*Import
@@ -199,8 +196,31 @@ func onTheirWay(lines []int64) string {
 	return "the rows in the lines " + text + " were on their way"
 }
 
-// pass sends the rows of the file that are not done. The rows of a resource of an archive wait for all
-// rows of the one before. A row with the stock of a pet waits for earlier ones, so that the last one counts.
+// turns divides the rows of a file into turns. The rows of a turn may be sent at the same time.
+type turns struct {
+	resource *Resource
+	stocked  map[int64]bool // the pets of this turn, if the resource is inventory
+}
+
+// mostStocked bounds the memory of [turns].
+const mostStocked = 10_000
+
+// begins adds a row, and reports whether it begins a turn: the first row of a resource, and one of
+// inventory for a pet that the turn already has, so that the later row counts.
+func (t *turns) begins(one *row) bool {
+	pet := one.number("petId")
+	isFirst := one.resource != t.resource || t.stocked[pet] || len(t.stocked) == mostStocked
+	if isFirst {
+		t.resource = one.resource
+		clear(t.stocked)
+	}
+	if one.resource == inventory {
+		t.stocked[pet] = true
+	}
+	return isFirst
+}
+
+// pass sends the rows of the file that are not done, turn by turn.
 func (r *run) pass(ctx context.Context) error {
 	ctx, r.stop = context.WithCancelCause(ctx)
 	defer r.stop(nil)
@@ -217,12 +237,10 @@ func (r *run) pass(ctx context.Context) error {
 			}
 		})
 	}
-	var last *Resource
-	stocked := map[int64]bool{} // pets whose rows may be in progress
+	turns := turns{stocked: map[int64]bool{}}
 	err := r.Source.each(ctx, func(one *row) error {
-		if one.resource != last {
+		if turns.begins(one) {
 			pending.Wait()
-			last = one.resource
 		}
 		if context.Cause(ctx) != nil {
 			return context.Cause(ctx)
@@ -240,14 +258,6 @@ func (r *run) pass(ctx context.Context) error {
 		}
 		if r.isDone(one) {
 			return nil
-		}
-		if one.resource == inventory {
-			pet := one.number("petId")
-			if stocked[pet] || len(stocked) == mostStocked {
-				pending.Wait()
-				clear(stocked)
-			}
-			stocked[pet] = true
 		}
 		if !r.final && one.failure == nil {
 			if err := r.journal.begin(one.line); err != nil {
