@@ -46,7 +46,7 @@ var (
 
 	errTooManySandboxes = &httpjson.Error{Status: 409, Code: "too_many_sandboxes", Message: "Your account has 100 live sandboxes, or 200 with those being deleted, which is the maximum. Delete one, or wait a few minutes."}
 	errNestedSandbox    = &httpjson.Error{Status: 409, Code: "nested_sandbox", Message: "Your API key is one of a sandbox, which cannot have sandboxes or samples. Use a key of the account that created it."}
-	errTooManySamples   = &httpjson.Error{Status: 409, Code: "too_many_samples", Message: "Your account has 20 samples, or 40 with deleted ones that have sandboxes, which is the maximum. Delete a sample, or sandboxes of deleted samples."}
+	errTooManySamples   = &httpjson.Error{Status: 409, Code: "too_many_samples", Message: "Your account has 20 samples, or 40 with those being deleted, which is the maximum. Delete a sample, or sandboxes of deleted samples, or wait a few minutes."}
 	errSampleExists     = &httpjson.Error{Status: 409, Code: "sample_exists", Message: "A sample has this name. Choose another name, or delete the sample first."}
 	errBuiltInSample    = &httpjson.Error{Status: 409, Code: "built_in_sample", Message: "The sample is built in, so it cannot be deleted."}
 	errSandboxFull      = &httpjson.Error{Status: 409, Code: "sandbox_full", Message: "The sandbox has 10,000 resources of this kind, which is the maximum. Reset the sandbox or delete some."}
@@ -117,7 +117,7 @@ var errorReference = describe(
 
 		{errTooManySandboxes, "List the sandboxes with `GET /sandboxes`, and delete one that you do not need. A sandbox also ends at its `expiresAt`. Send an earlier `expiresAt`. If you delete many, wait a few minutes until their data is deleted, or reset a sandbox instead."},
 		{errNestedSandbox, "Use a key of the account that created the sandbox. A sandbox's own key can read, reset and delete its sandbox as `/sandboxes/current`."},
-		{errTooManySamples, "List the samples with `GET /samples`, and delete one that you do not need. A deleted sample counts until its sandboxes have ended, if there are more than 40 of both kinds."},
+		{errTooManySamples, "List the samples with `GET /samples`, and delete one that you do not need. If there are 40 with those being deleted, wait: a deleted sample counts until a few minutes after it and its sandboxes have ended."},
 		{errSampleExists, "Choose another name, or delete the sample with `DELETE /samples/{name}` first. Sandboxes of the deleted sample still return to it."},
 		{errBuiltInSample, "Keep the sample. Every account has it."},
 		{errSandboxFull, "Reset the sandbox with `POST /sandboxes/{sandboxId}/reset`, or delete resources that you do not need. A sandbox holds at most 10,000 pets, categories, orders and messages each."},
