@@ -217,7 +217,7 @@ func Reset(ctx context.Context, queries *db.Queries, id int64) (size int64, err 
 			}
 		}
 	}
-	copied, err := copyStore(ctx, queries, *row.SampleID, id)
+	copied, err := copyRows(ctx, queries, *row.SampleID, id)
 	if size += copied; err != nil {
 		return size, resetError(err)
 	}
@@ -225,6 +225,9 @@ func Reset(ctx context.Context, queries *db.Queries, id int64) (size int64, err 
 		return size, resetError(err)
 	}
 	if err := queries.FaultRestart(ctx, id); err != nil { // late, because requests wait for its locks
+		return size, resetError(err)
+	}
+	if err := copyNewestIDs(ctx, queries, *row.SampleID, id); err != nil {
 		return size, resetError(err)
 	}
 	if err := queries.StoreResetNow(ctx, id); err != nil {

@@ -14,6 +14,7 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/auth"
+	"petstore/internal/event"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/tools/need"
@@ -450,6 +451,30 @@ func TestResetOfMessages(t *testing.T) {
 	f.exec("DELETE FROM messages WHERE account_id = $1", id)
 	need.OK(t, f.reset(id))
 	need.Same(t, pgtest.List[string](t, f.owner.Pool, list, sample), pgtest.List[string](t, f.owner.Pool, list, id), "messages after a reset without any (want: sample, got: sandbox)")
+}
+
+// TestResetBesideADelivery: a worker locks the messages that it has delivered before the feed, and so does a
+// reset, which is waiting for one of them here.
+func TestResetBesideADelivery(t *testing.T) {
+	t.Parallel()
+	f := newPatientFixture(t)
+	id := f.mustSandbox(account.SampleEmpty)
+	const message = "msg_00000000000000000000000000000001"
+	f.exec("INSERT INTO messages (account_id, id, message) VALUES ($1, $2, 'x')", id, message)
+	var group sync.WaitGroup
+	f.in(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		if _, err := queries.MessagesLock(ctx, db.MessagesLockParams{AccountID: id, Ids: []string{message}, PageSize: 1}); err != nil {
+			return 0, err
+		}
+		group.Go(func() {
+			if err := f.reset(id); err != nil {
+				t.Error(err)
+			}
+		})
+		return 0, errors.Join(pgtest.AwaitLockWaiters(ctx, f.owner.Pool, 1), event.Append(ctx, queries, id, event.Reset()))
+	})
+	group.Wait()
+	f.wantNoDeadlocks()
 }
 
 // texts returns the ids of the long texts of all messages. A copy of a text gets a new one.

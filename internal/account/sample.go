@@ -198,9 +198,18 @@ func copies[Params ~struct{ AccountID, SourceID int64 }](query func(context.Cont
 	}
 }
 
-// copyStore copies a store to one that is empty or has only messages, with its newest ids, and returns its
-// size. The transaction must hold the lock of a store that can change.
+// copyStore copies a store to an empty one, with its newest ids, and returns its size. The transaction must
+// hold the lock of a store that can change.
 func copyStore(ctx context.Context, queries *db.Queries, from, to int64) (size int64, err error) {
+	if size, err = copyRows(ctx, queries, from, to); err == nil {
+		err = copyNewestIDs(ctx, queries, from, to)
+	}
+	return size, err
+}
+
+// copyRows copies the rows of a store to one that is empty or has only messages, and returns the size of
+// the store.
+func copyRows(ctx context.Context, queries *db.Queries, from, to int64) (size int64, err error) {
 	if size, err = queries.StoreSize(ctx, from); err != nil {
 		return 0, err
 	}
@@ -212,11 +221,17 @@ func copyStore(ctx context.Context, queries *db.Queries, from, to int64) (size i
 			return size, err
 		}
 	}
+	return size, nil
+}
+
+// copyNewestIDs copies the newest ids of a store. It locks the feed, so it comes after everything that locks
+// rows of the store.
+func copyNewestIDs(ctx context.Context, queries *db.Queries, from, to int64) error {
 	newest, err := queries.StoreNewestIDs(ctx, from)
 	if err != nil {
-		return size, err
+		return err
 	}
-	return size, queries.StoreSetNewestIDs(ctx, db.StoreSetNewestIDsParams{
+	return queries.StoreSetNewestIDs(ctx, db.StoreSetNewestIDsParams{
 		AccountID: to, LastCategoryID: newest.LastCategoryID, LastPetID: newest.LastPetID,
 		LastOrderID: newest.LastOrderID, LastMessageID: newest.LastMessageID,
 	})
