@@ -45,3 +45,18 @@ func (d *DB) SetLastReset(at time.Time) { d.lastReset.Store(at.UnixNano()) }
 
 // IdleConns returns the number of idle connections to a replica.
 func (r *Replicas) IdleConns(i int) int32 { return r.all[i].db.Pool().Stat().IdleConns() }
+
+// ReleaseOverdue acquires a connection, and releases it when its bound has ended but has not closed it
+// yet. It returns the process of the connection.
+func (d *DB) ReleaseOverdue(ctx context.Context) (process uint32, err error) {
+	taken, err := d.acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	ended := make(chan struct{})
+	taken.overdue = time.AfterFunc(0, func() { close(ended) })
+	<-ended
+	process = taken.Conn.Conn().PgConn().PID()
+	taken.Release()
+	return process, nil
+}

@@ -310,8 +310,8 @@ type connection struct {
 
 // Release returns the connection to the pool.
 func (c *connection) Release() {
-	if c.overdue != nil {
-		c.overdue.Stop()
+	if c.overdue != nil && !c.overdue.Stop() {
+		_ = c.Conn.Conn().PgConn().Conn().Close() // the timer is closing it, perhaps when another one has it
 	}
 	c.leaveNodes()
 	c.Conn.Release()

@@ -352,6 +352,18 @@ func TestBounded(t *testing.T) {
 	}
 }
 
+// TestBoundAtTheEnd: nobody gets a connection that the bound of another one is closing.
+func TestBoundAtTheEnd(t *testing.T) {
+	t.Parallel()
+	pool := open(t, sharedURL(t), 1)
+	before := need.Value(pool.ReleaseOverdue(t.Context()))(t)
+	var process uint32
+	need.OK(t, pool.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&process))
+	if process == before {
+		t.Error("the next statement got the connection")
+	}
+}
+
 // TestWritesLeaveConnections: writes hold all but two connections at most, and a
 // write that ends lets the next one start.
 func TestWritesLeaveConnections(t *testing.T) {
