@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,6 +58,8 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 	ordered := p.newPet("Rex", 2)
 	order, stock := fmt.Sprintf("/store/orders/%d", p.newOrder(ordered, 1)), fmt.Sprintf("/store/inventory/%d", ordered)
 	pet := fmt.Sprintf("/pets/%d", p.newPet("Bello", 0))
+	gone, hook := p.newSandbox("two", "empty").path(), p.newWebhook("*").path()
+	sample := samplesPath + "/" + p.saveSample("saved", strings.TrimPrefix(sandbox, sandboxesPath+"/"))
 	back := p.withoutStandby()
 	// The server may still be ending an earlier transaction, which holds the Idempotency-Key.
 	send := func(p *petstore) (sent *response) {
@@ -74,12 +77,16 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 		hasty.del(rules).wantError(503, "unavailable")
 		hasty.del(order).wantError(503, "unavailable")
 		hasty.del(pet).wantError(503, "unavailable")
+		hasty.del(gone).wantError(503, "unavailable")
+		hasty.del(hook).wantError(503, "unavailable")
+		hasty.del(sample).wantError(503, "unavailable")
 		hasty.put(stock, object{"quantity": 7}).wantError(503, "unavailable")
 	}
 	need.Within(p.t, 30*time.Second, "all cut-off transactions commit on the primary", func() bool {
 		wait() // again if one timed out at the locks of another
 		return p.count("messages") > 0 && p.count("api_keys", "revoked_at IS NOT NULL") > 0 && p.count("sandbox_faults") == 0 &&
-			p.count("orders")+p.count("pets", "name = 'Bello'") == 0 && p.count("inventory", "quantity = 7") > 0
+			p.count("orders")+p.count("pets", "name = 'Bello'") == 0 && p.count("inventory", "quantity = 7") > 0 &&
+			p.count("webhooks", "deleted_at IS NULL") == 0 && p.count("accounts", "deleted_at IS NOT NULL") == 2
 	})
 	wait()
 	wait()
@@ -90,6 +97,9 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 	p.del(rules).want(204)
 	p.del(order).wantError(404, "order_not_found")
 	p.del(pet).wantError(404, "pet_not_found")
+	p.del(gone).wantError(404, "sandbox_not_found")
+	p.del(hook).wantError(404, "webhook_not_found")
+	p.del(sample).wantError(404, "sample_not_found")
 	p.put(stock, object{"quantity": 7}).want(200)
 }
 

@@ -127,7 +127,7 @@ func (s *Server) deleteSample(c *gin.Context) error {
 		return deleted, err
 	})
 	if err != nil {
-		return err
+		return s.confirmGone(c, err, errSampleNotFound)
 	}
 	gate.Record(c, "sample_deleted", slog.String("target_sample", name))
 	c.Status(http.StatusNoContent)

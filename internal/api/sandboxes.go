@@ -172,7 +172,7 @@ func (s *Server) deleteSandbox(c *gin.Context, id string) error {
 		return err
 	})
 	if err != nil {
-		return err
+		return s.confirmGone(c, err, errSandboxNotFound)
 	}
 	s.options.Verifier.ForgetAccount(accountID)
 	s.announceEvents(accountID)

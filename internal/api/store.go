@@ -1,7 +1,9 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"errors"
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
@@ -57,4 +59,18 @@ func transactAt[Result any](s *Server, c *gin.Context, action func(context.Conte
 		s.gate.ReportPosition(c, position)
 	}
 	return result, err
+}
+
+// confirmGone returns the error of a DELETE. If the error is notFound, an earlier attempt may have
+// committed on the primary only, and clients take 404 for success. So the response waits for the
+// synchronous standby, as the one to a deletion does.
+func (s *Server) confirmGone(c *gin.Context, err, notFound error) error {
+	if !errors.Is(err, notFound) {
+		return err
+	}
+	_, failed := transactTagged(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (_ struct{}, err error) {
+		queries.StandbyAwait(ctx, []int64{gate.Caller(c).AccountID}).Exec(func(_ int, failed error) { err = failed })
+		return struct{}{}, err
+	})
+	return cmp.Or(failed, err)
 }

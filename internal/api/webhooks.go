@@ -203,7 +203,7 @@ func (s *Server) deleteWebhook(c *gin.Context) error {
 		return current.ID, queries.WebhookDelete(ctx, db.WebhookDeleteParams{AccountID: gate.Caller(c).AccountID, ID: current.ID})
 	})
 	if err != nil {
-		return err
+		return s.confirmGone(c, err, webhook.ErrNotFound)
 	}
 	gate.Record(c, "webhook_deleted", slog.String("target_webhook_id", id))
 	c.Status(http.StatusNoContent)
