@@ -159,6 +159,9 @@ func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params
 	if err != nil {
 		return err
 	}
+	if err := s.gate.CheckKey(c); err != nil { // the read may have waited
+		return err
+	}
 	if l.inVain && !p.counted { // once: the gate may repeat a handler that fails
 		s.gate.Charge(c, gate.ExpensiveCost-1)
 	}

@@ -168,6 +168,46 @@ func TestRevokedWhileWaiting(t *testing.T) {
 	received().wantError(401, "invalid_api_key")
 }
 
+// TestRevokedDuringARead: a read sends nothing to a key that was revoked while it waited for the database.
+func TestRevokedDuringARead(t *testing.T) {
+	t.Parallel()
+	for what, read := range map[string]func(*petstore) (wantNothing func()){
+		"a list": func(p *petstore) func() {
+			received := p.begin("GET", "/pets", nil)
+			return func() { received().wantError(401, "invalid_api_key") }
+		},
+		"a wait": func(p *petstore) func() {
+			received := p.begin("GET", "/events?after=latest", nil, "Prefer", "wait=60")
+			return func() { received().wantError(401, "invalid_api_key") }
+		},
+		"a stream": func(p *petstore) func() {
+			s := p.stream("/events?after=latest")
+			return func() {
+				if event, ok := s.next(); ok {
+					p.t.Errorf("the stream sends %v", event)
+				}
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := newTurnstile(t, "PetList|EventList", func(o *api.Options) { o.RequestTimeout = time.Minute })
+			p.setUp.Store(what != "a list") // the first read of the others finds nothing
+			id, key := p.issue(auth.Read, nil)
+			wantNothing := read(p.as(key))
+			if what != "a list" {
+				need.Within(p.t, 30*time.Second, "the request waits", func() bool { return p.server.WaitingForEvents() == 1 })
+				p.setUp.Store(false)
+				p.newPet("Rex", 1)
+			}
+			<-p.arrived
+			p.del(keyPath(id)).want(204)
+			p.pass()
+			wantNothing()
+		})
+	}
+}
+
 // TestSlowStream: a client that does not read its stream is disconnected, and other streams of the
 // account go on meanwhile. The client loses nothing: it gets the rest with Last-Event-ID.
 func TestSlowStream(t *testing.T) {

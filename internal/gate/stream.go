@@ -118,6 +118,8 @@ func (s *stream) run(part Part, read func(context.Context) (Part, error)) {
 			return err
 		})
 		switch {
+		case err == nil && !s.keyWorks(): // the read may have waited
+			return
 		case err == nil:
 			part = next
 		case errors.Is(err, context.DeadlineExceeded): // others have the places or the connections

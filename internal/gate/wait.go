@@ -91,6 +91,9 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 		}); err != nil {
 			return err
 		}
+		if err := g.CheckKey(c); err != nil { // the read may have waited
+			return err
+		}
 	}
 	if state.connection.Err() != nil {
 		return errClientGone
