@@ -133,7 +133,7 @@ func (l *Limiter[K]) Queue(key K, cost int) time.Duration {
 	wait := l.look(key, cost, now).Wait
 	queue, _ := l.queues.Get(key)
 	at, longest := max(now+wait, queue), max(wait, maxQueue)
-	if wait > l.capacity { // it owes tokens
+	if wait > l.price(cost) { // it owes tokens
 		longest = max(wait+l.capacity, maxQueue)
 	}
 	if at > now+longest {

@@ -347,6 +347,14 @@ func TestQueueIsBounded(t *testing.T) {
 			t.Errorf("request %d after a charge should come after %s, want %s", i, got, want)
 		}
 	}
+	large := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: 60}, clock.now)
+	large.Charge("a", 100, true)
+	for i := range 100 {
+		want := time.Duration(min(41+i, 101)) * time.Second
+		if got := large.Queue("a", 1); got != want {
+			t.Errorf("request %d after a charge of a large bucket should come after %s, want %s", i, got, want)
+		}
+	}
 	clock.move(time.Minute)
 	if got := limiter.Queue("a", 1); got != 0 {
 		t.Errorf("a minute later, a request should come after %s", got)
