@@ -5,7 +5,8 @@
 // statement writes the buffer for all sandboxes, without waiting for the disk. So a killed process
 // loses a tenth of a second, and a crash of PostgreSQL loses the last 0.6 seconds.
 // If the buffer is full, an exchange is dropped and counted. So is one beyond the rate of its payer
-// (package gate). The record never delays a request and never makes one fail.
+// (package gate). To write the record never delays a request or makes one fail. To redact a large body
+// may delay it, by up to a second (package gate).
 package exchange
 
 import "time"
