@@ -486,8 +486,8 @@ func TestImportJournal(t *testing.T) {
 	if got := s.load(path); got.Imported != 1 || got.Before != 2 {
 		t.Errorf("after 22 hours: %+v", got)
 	}
-	old := []string{"was interrupted when the rows in the lines 3 were on their way", "more than 23 hours have passed; look whether they are in the store, then add --in-doubt skip or --in-doubt send"}
-	for _, ages := range [][]time.Duration{{24 * time.Hour}, {24 * time.Hour, time.Hour}} {
+	old := []string{"was interrupted when the rows in the lines 3 were on their way", "more than 23 hours have passed, or the clock of this machine has changed; look whether they are in the store, then add --in-doubt skip or --in-doubt send"}
+	for _, ages := range [][]time.Duration{{24 * time.Hour}, {24 * time.Hour, time.Hour}, {-time.Hour}, {-time.Hour, time.Hour}} {
 		forget(ages...)
 		s.fails([]string{path}, old...)
 		if out := s.fails([]string{path}, old...); strings.Contains(out, "to continue") {

@@ -247,11 +247,12 @@ func (j *journal) note(text []byte) error {
 // unrecognized returns the lines of the rows in doubt that the server may not recognize, and why.
 func (j *journal) unrecognized() (lines []int64, why string) {
 	for line, row := range j.begun {
+		age := time.Since(row.at)
 		switch {
 		case row.keyID != j.keyID:
 			why = "the API key is another one"
-		case time.Since(row.at) > keysLast:
-			why = cmp.Or(why, "more than 23 hours have passed")
+		case age > keysLast, age < -time.Minute: // the clock was ahead, so the row may be older
+			why = cmp.Or(why, "more than 23 hours have passed, or the clock of this machine has changed")
 		default:
 			continue
 		}
