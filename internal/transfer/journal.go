@@ -48,6 +48,7 @@ type journal struct {
 
 	mu      sync.Mutex
 	file    *os.File
+	failed  error           // of the first write that failed
 	rows    []accepted      // by line, of an earlier import
 	begun   map[int64]begun // in doubt, of an earlier import
 	settled map[int64]bool
@@ -270,12 +271,15 @@ func (j *journal) known(line int64) int64 {
 	return 0
 }
 
-// write adds a line with one system call, so that a kill leaves it whole.
+// write adds a line with one system call, so that a kill leaves it whole. After an error, it only returns
+// that error, because a line that was cut off must stay the last one.
 func (j *journal) write(text []byte) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	_, err := j.file.Write(text)
-	return err
+	if j.failed == nil {
+		_, j.failed = j.file.Write(text)
+	}
+	return j.failed
 }
 
 func (j *journal) begin(line int64) error {
