@@ -165,7 +165,7 @@ func (r *run) restock(ctx context.Context, isChanged bool) error {
 
 // decide skips the rows in doubt that the server may not recognize, or returns an error, if they must not be sent.
 func (r *run) decide(ctx context.Context) error {
-	lines, why := r.journal.unrecognized()
+	lines, why := r.journal.unrecognized(r.Source.Resource)
 	switch {
 	case len(lines) == 0 || r.InDoubt == "send":
 		return nil

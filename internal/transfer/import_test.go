@@ -173,6 +173,36 @@ func TestStockOfAPet(t *testing.T) {
 	})
 }
 
+// TestStockInDoubt: import does not set stock again on its own, because others may have sold units since.
+func TestStockInDoubt(t *testing.T) {
+	t.Parallel()
+	for choice, want := range map[string]transfer.Summary{"send": {Imported: 1}, "skip": {Before: 1}} {
+		path := filepath.Join(t.TempDir(), "inventory.csv")
+		need.OK(t, os.WriteFile(path, []byte("petId,quantity\n1,50\n"), 0o600))
+		requests := 0
+		load := func(choice string, status int) (transfer.Summary, error) {
+			source := need.Value(transfer.Open(t.Context(), path, "", nil))(t)
+			defer source.Close()
+			send := func(context.Context, transfer.Request) (int, []byte, error) {
+				requests++
+				return status, []byte("{}"), nil
+			}
+			return (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 1, InDoubt: choice}).Run(t.Context())
+		}
+		if got, err := load("", http.StatusBadGateway); err == nil || requests != 1 {
+			t.Fatalf("%+v, %v after %d requests", got, err, requests)
+		}
+		_, err := load("", http.StatusOK)
+		if _, isChoice := errors.AsType[*transfer.ChoiceError](err); !isChoice || !strings.Contains(err.Error(), "because requests that set stock have no Idempotency-Key; look") || requests != 1 {
+			t.Errorf("the next import ends with %v after %d requests", err, requests)
+		}
+		want.File, want.Rows = path, 1
+		if got, err := load(choice, http.StatusOK); err != nil || got != want || requests != 1+int(got.Imported) {
+			t.Errorf("--in-doubt %s: %+v, %v after %d requests, want %+v", choice, got, err, requests, want)
+		}
+	}
+}
+
 // never is a [transfer.WasReset] of a store that was never reset.
 func never(context.Context, string) (string, bool, error) { return "", false, nil }
 

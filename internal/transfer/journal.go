@@ -245,11 +245,14 @@ func (j *journal) note(text []byte) error {
 	return errors.Join(j.readLine(strings.TrimSpace(string(text))), j.write(text))
 }
 
-// unrecognized returns the lines of the rows in doubt that the server may not recognize, and why.
-func (j *journal) unrecognized() (lines []int64, why string) {
+// unrecognized returns the lines of the rows in doubt that the server may not recognize, and why. The resource
+// is nil for an archive.
+func (j *journal) unrecognized(of *Resource) (lines []int64, why string) {
 	for line, row := range j.begun {
 		age := time.Since(row.at)
 		switch {
+		case of == inventory: // orders may have taken units since
+			why = "requests that set stock have no Idempotency-Key"
 		case row.keyID != j.keyID:
 			why = "the API key is another one"
 		case age > keysLast, age < -time.Minute: // the clock was ahead, so the row may be older
