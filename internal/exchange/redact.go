@@ -223,7 +223,7 @@ func (r *redactor) appendMessage(document []byte, place string, raw Raw) []byte 
 			document = appendHeader(document, r.line(headers, name), r.header(headers, name, value))
 		}
 	}
-	body, encoding := r.body(place+".body", raw.Body)
+	body, encoding := r.body(place+".body", raw)
 	document = appendText(append(document, `],"body":`...), body)
 	if encoding != "" {
 		document = appendText(append(document, `,"bodyEncoding":`...), encoding)
@@ -263,17 +263,24 @@ func (r *redactor) header(place, name, value string) string {
 }
 
 // body returns the beginning of a body without secrets, and how it is encoded.
-func (r *redactor) body(place string, body []byte) (text, encoding string) {
-	text = r.text(place, string(body))
-	isText := utf8.ValidString(text)
-	if len(text) > MaxBody {
-		text = text[:MaxBody]
-		for isText && !utf8.ValidString(text) {
-			text = text[:len(text)-1] // a part of a character
+func (r *redactor) body(place string, raw Raw) (text, encoding string) {
+	clean := r.text(place, string(raw.Body))
+	text = clean
+	if raw.Size > int64(len(raw.Body)) { // it may be cut within a character
+		text = wholeChars(clean)
+	}
+	if !utf8.ValidString(text) {
+		return base64.StdEncoding.EncodeToString([]byte(clean[:min(len(clean), MaxBody)])), "base64"
+	}
+	return wholeChars(text[:min(len(text), MaxBody)]), ""
+}
+
+// wholeChars returns a text without the incomplete character at its end.
+func wholeChars(text string) string {
+	for start := len(text) - 1; start >= max(0, len(text)-utf8.UTFMax); start-- {
+		if !utf8.FullRuneInString(text[start:]) {
+			return text[:start]
 		}
 	}
-	if isText {
-		return text, ""
-	}
-	return base64.StdEncoding.EncodeToString([]byte(text)), "base64"
+	return text
 }

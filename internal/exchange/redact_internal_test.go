@@ -92,6 +92,23 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
+// TestCutBody: a text of which the recorder gets only the beginning is a text, wherever it is cut. A body
+// that has arrived is none if it ends within a character.
+func TestCutBody(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("🐈", MaxBody/2)
+	for cut := range 4 {
+		part := text[:MaxBody+1<<10+cut]
+		var e Exchange
+		e.Describe(Raw{Body: []byte(part), Size: int64(len(part))}, &Raw{Body: []byte(part), Size: int64(len(text))}, "")
+		var got Messages
+		need.OK(t, json.Unmarshal(e.Messages, &got))
+		if got.Response.Encoding != "" || got.Response.Body != text[:MaxBody] || (got.Request.Encoding != "") != (cut > 0) {
+			t.Errorf("%d bytes after a character, the encoding of a cut body is %q, and of another one %q", cut, got.Response.Encoding, got.Request.Encoding)
+		}
+	}
+}
+
 // TestSize: all texts that a client chooses count towards the limits.
 func TestSize(t *testing.T) {
 	t.Parallel()
