@@ -281,6 +281,7 @@ func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) (s
 	if err != nil {
 		return nil, err
 	}
+	w.noteResponse() // a look at many accounts can take longer than renewAfter
 	for _, d := range drains {
 		if slices.Contains(held, d.WebhookID) {
 			d.noteRenewal(began)

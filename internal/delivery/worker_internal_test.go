@@ -23,7 +23,7 @@ import (
 )
 
 // TestRenewLeases: a process renews its leases that are 5 seconds old. It leaves out one that it has
-// lost.
+// lost. A renewal shows that the database responds.
 func TestRenewLeases(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -43,6 +43,9 @@ func TestRenewLeases(t *testing.T) {
 		if want := i == 1; got.IsRenewed != want || isRenewed != want || drains[i].stopped != (i == 2) {
 			t.Errorf("lease %d is renewed: %t, the process knows: %t, and stops: %t", i+1, got.IsRenewed, isRenewed, drains[i].stopped)
 		}
+	}
+	if need.Value(l.newcomer.renew(t.Context(), firstAccount, drains[:1]))(t); l.newcomer.responded.IsZero() {
+		t.Error("the process does not note that the database has responded to a renewal")
 	}
 }
 
