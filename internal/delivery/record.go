@@ -73,9 +73,12 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 	if err != nil {
 		return nil, err
 	}
-	results = slices.Clone(results)
-	results = slices.DeleteFunc(results, func(r result) bool { return r.url != "" && r.url != webhook.URL && !r.isSuccess() })
-	if len(results) == 0 { // the deliveries are still due, and the new URL gets them
+	sent := len(results)
+	results = slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.url != "" && r.url != webhook.URL && !r.isSuccess() })
+	if len(results) < sent {
+		d.stop() // these deliveries are still due, and the new URL gets them first in the next turn
+	}
+	if len(results) == 0 {
 		return nil, nil
 	}
 	params := db.DeliveriesRecordParams{AccountID: d.AccountID, Never: never}
