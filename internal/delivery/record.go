@@ -73,6 +73,9 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 	if err != nil {
 		return nil, err
 	}
+	if !d.failedAt.IsZero() && webhook.Failures < maxFailures {
+		return nil, nil // a request has changed the webhook since then, so its old deliveries get their attempts
+	}
 	sent := len(results)
 	results = slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.url != "" && r.url != webhook.URL && !r.isSuccess() })
 	if len(results) < sent {

@@ -612,6 +612,28 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
+// TestChangeAfterFailedTrial: old deliveries stay due if a request changes the URL after the failed
+// attempt that would have ended them.
+func TestChangeAfterFailedTrial(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	tests := []struct {
+		failures int
+		want     string
+	}{{maxFailures, "failed"}, {0, "pending"}}
+	l.store(slices.Repeat([]trial{{stored: sound}}, len(tests)))
+	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() - interval '61 minutes'") // their ids are old
+	for i, test := range tests {
+		d := l.drain(endpointOf(i), process{current: true})
+		d.failedAt = l.began
+		l.exec("UPDATE webhooks SET failures = $1 WHERE account_id = $2", test.failures, d.AccountID)
+		need.OK(t, d.expire(t.Context()))
+		if got := valueOf[string](l, "SELECT status FROM webhook_deliveries WHERE account_id = $1", d.AccountID); got != test.want {
+			t.Errorf("after %d failures, the delivery is %s, want %s", test.failures, got, test.want)
+		}
+	}
+}
+
 // TestFailureCountsOnce: if the connection breaks at COMMIT, a failure that is recorded again counts
 // once.
 func TestFailureCountsOnce(t *testing.T) {
