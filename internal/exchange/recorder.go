@@ -161,7 +161,8 @@ func (r *Recorder) writeParts(ctx context.Context, parts []*batch) *batch {
 }
 
 // write writes a batch, and returns what has to wait for the next time. It drops an exchange if
-// nobody knows whether it is written, so that none is recorded twice.
+// nobody knows whether it is written, so that none is recorded twice. The number of dropped exchanges
+// rather counts some twice than hides a gap.
 func (r *Recorder) write(ctx context.Context, b *batch) (rest *batch) {
 	params := b.params()
 	busy, err := postgres.Retry(r.db.ForAccounts(ctx, params.Accounts...), r.db, r.queries.ExchangesAppend, params)
@@ -170,7 +171,7 @@ func (r *Recorder) write(ctx context.Context, b *batch) (rest *batch) {
 		later, written := b.divide(busy)
 		r.finish(written, 0)
 		return later
-	case postgres.Unavailable(err) && (postgres.RolledBack(err) || postgres.NotSent(err)):
+	case postgres.Unavailable(err) && (postgres.RolledBack(err) || postgres.NotSent(err) || len(b.exchanges) == 0):
 		return b
 	case postgres.RolledBack(err) && len(b.exchanges) > 1: // PostgreSQL does not accept one of them
 		half := len(b.exchanges) / 2

@@ -292,7 +292,7 @@ func TestFullBuffer(t *testing.T) {
 }
 
 // TestDrop: one statement counts the dropped exchanges of all sandboxes. If the log of one is locked, its
-// number waits.
+// number waits, and so it does if the connection breaks.
 func TestDrop(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "it has a statement for each sandbox")
@@ -317,6 +317,12 @@ func TestDrop(t *testing.T) {
 	f.commit(tx)
 	want(1, "1:1 2:2")
 	want(0, "1:1 2:2")
+
+	f.failWrites("08006") // connection_failure
+	f.Drop(1)
+	want(0, "1:1 2:2")
+	f.exec("DROP TRIGGER fail ON exchange_logs")
+	want(1, "1:2 2:2")
 }
 
 // TestExchangeThatCannotBeStored: one that PostgreSQL rejects is dropped alone.
@@ -331,6 +337,13 @@ func TestExchangeThatCannotBeStored(t *testing.T) {
 	if f.dropped.Load() != 1 || f.written.Load() != 4 {
 		t.Errorf("%d written, %d dropped", f.written.Load(), f.dropped.Load())
 	}
+}
+
+// failWrites lets writes to all logs fail.
+func (f *fixture) failWrites(state string) {
+	f.t.Helper()
+	f.exec(fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE SQLSTATE ''%s''; END';
+		CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON exchange_logs FOR EACH ROW EXECUTE FUNCTION fail()`, state))
 }
 
 // TestFailingDatabase: exchanges wait while the database has no resources, and are dropped if it
@@ -349,8 +362,7 @@ func TestFailingDatabase(t *testing.T) {
 		t.Run(test.state, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.exec(fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE SQLSTATE ''%s''; END';
-				CREATE TRIGGER fail BEFORE INSERT ON exchange_logs FOR EACH ROW EXECUTE FUNCTION fail()`, test.state))
+			f.failWrites(test.state)
 			f.add(1, "/a", 1)
 			f.flush()
 			f.want(1)
