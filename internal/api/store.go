@@ -68,8 +68,13 @@ func (s *Server) confirmGone(c *gin.Context, err, notFound error) error {
 	if !errors.Is(err, notFound) {
 		return err
 	}
-	_, failed := transactTagged(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (_ struct{}, err error) {
-		queries.StandbyAwait(ctx, []int64{gate.Caller(c).AccountID}).Exec(func(_ int, failed error) { err = failed })
+	leave, failed := s.gate.Enter(c, s.gate.Limits.Locks)
+	if failed != nil {
+		return failed
+	}
+	defer leave()
+	_, failed = postgres.Transact(c.Request.Context(), s.options.DB, func(ctx context.Context, tx pgx.Tx) (_ struct{}, err error) {
+		db.New(tx).StandbyAwait(ctx, []int64{gate.Caller(c).AccountID}).Exec(func(_ int, failed error) { err = failed })
 		return struct{}{}, err
 	})
 	return cmp.Or(failed, err)
