@@ -339,20 +339,14 @@ func TestQueueIsBounded(t *testing.T) {
 	if got := limiter.Queue("b", 1); got != 0 {
 		t.Errorf("another key should come after %s", got)
 	}
-	owing := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: 10}, clock.now)
-	owing.Charge("a", 1000, true)
-	for i := range 20 {
-		want := time.Duration(min(101+i, 111)) * time.Second
-		if got := owing.Queue("a", 1); got != want {
-			t.Errorf("request %d after a charge should come after %s, want %s", i, got, want)
-		}
-	}
-	large := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: 60}, clock.now)
-	large.Charge("a", 100, true)
-	for i := range 100 {
-		want := time.Duration(min(41+i, 101)) * time.Second
-		if got := large.Queue("a", 1); got != want {
-			t.Errorf("request %d after a charge of a large bucket should come after %s, want %s", i, got, want)
+	for _, owing := range []struct{ burst, charge, first, last int }{{10, 1000, 101, 111}, {60, 100, 41, 101}} {
+		limiter := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: owing.burst}, clock.now)
+		limiter.Charge("a", owing.charge, true)
+		for i := range 100 {
+			want := time.Duration(min(owing.first+i, owing.last)) * time.Second
+			if got := limiter.Queue("a", 1); got != want {
+				t.Errorf("burst %d: request %d after a charge should come after %s, want %s", owing.burst, i, got, want)
+			}
 		}
 	}
 	clock.move(time.Minute)
