@@ -20,7 +20,7 @@
 //     has died runs out, and another process claims the webhook. After an outage of the database, it
 //     waits for 8 seconds, so that a process that lives can renew its lease and record its results.
 //     If the clock goes back, a sweep shortens leases and pauses that end in more than 2 minutes.
-//     A delivery from before that waits until the clock has caught up.
+//     A delivery that was added before it went back waits until the clock has caught up.
 //   - Record. A transaction locks the row and records results only if the number has not
 //     changed. So a process that was frozen records nothing after another one has
 //     taken over. It also sends nothing after 15 seconds of its own clock without a renewal.

@@ -5,8 +5,8 @@
 // statement writes the buffer for all sandboxes, without waiting for the disk. So a killed process
 // loses a tenth of a second, and a crash of PostgreSQL loses the last 0.6 seconds.
 // If the buffer is full, an exchange is dropped and counted. So is one beyond the rate of its payer
-// (package gate). To write the record never delays a request or makes one fail. To redact a large body
-// may delay it, by up to a second (package gate).
+// (package gate). Writing the record never delays a request or makes one fail. Redacting a large body may
+// delay its request, by up to a second.
 package exchange
 
 import "time"

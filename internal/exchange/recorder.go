@@ -161,8 +161,8 @@ func (r *Recorder) writeParts(ctx context.Context, parts []*batch) *batch {
 }
 
 // write writes a batch, and returns what has to wait for the next time. It drops an exchange if
-// nobody knows whether it is written, so that none is recorded twice. The number of dropped exchanges
-// rather counts some twice than hides a gap.
+// nobody knows whether it is written, so that none is recorded twice. It may count dropped exchanges
+// twice, because the record must not hide a gap.
 func (r *Recorder) write(ctx context.Context, b *batch) (rest *batch) {
 	params := b.params()
 	busy, err := postgres.Retry(r.db.ForAccounts(ctx, params.Accounts...), r.db, r.queries.ExchangesAppend, params)
