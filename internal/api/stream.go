@@ -41,7 +41,7 @@ func (m *meter) add(rows int64, more bool) {
 
 // seen returns what a request that waits for events has seen.
 func (r *feedReading) seen() gate.Seen {
-	return gate.Seen{Newest: r.page.Next.Sequence, More: r.page.More, Found: r.page.found}
+	return gate.Seen{Newest: r.page.Next.Sequence, More: r.page.More, Cost: r.cost(), Found: r.page.found}
 }
 
 // watchedBy returns the feed of the account that sends a request.
@@ -53,9 +53,6 @@ func (s *Server) watchedBy(c *gin.Context) gate.Watched {
 // empty page after the time or when the server shuts down.
 func (s *Server) awaitEvents(c *gin.Context, r *feedReading, wait time.Duration) error {
 	return s.gate.Await(c, s.watchedBy(c), wait, r.seen(), func(ctx context.Context) (gate.Seen, error) {
-		if cost := r.cost(); cost > 0 && !s.gate.Limits.Pay(gate.Caller(c), cost) {
-			return gate.Seen{Found: true}, nil // the client follows the link when it may again
-		}
 		err := r.next(ctx)
 		return r.seen(), err
 	})

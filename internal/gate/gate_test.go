@@ -21,6 +21,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/gate"
 	"petstore/internal/pgtest"
+	"petstore/internal/ratelimit"
 	"petstore/internal/tools/need"
 )
 
@@ -55,6 +56,7 @@ func get(t *testing.T, handle func(*gate.Gate, *gin.Context) error) response {
 	log := make(lines, 1)
 	options := gate.Options{
 		DB: pool, Verifier: auth.NewVerifier(queries, db.New(pool.Writing())), Log: slog.New(slog.NewJSONHandler(log, nil)), RequestTimeout: time.Minute,
+		KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 100},
 	}
 	options.SetDefaults()
 	var g *gate.Gate
@@ -86,6 +88,25 @@ func TestNoSecondWait(t *testing.T) {
 	})
 	if calls != 1 || got.status != http.StatusServiceUnavailable || got.retryAfter == "" || !strings.Contains(got.line.Error, "lost") {
 		t.Errorf("%d calls, and the response is %+v", calls, got)
+	}
+}
+
+// TestWaitPaysOnce: a request that waits pays a look once, also if the look loses its connection to the database.
+func TestWaitPaysOnce(t *testing.T) {
+	t.Parallel()
+	looks := 0
+	got := get(t, func(g *gate.Gate, c *gin.Context) error {
+		const cost = 60 // the key has 99
+		c.Status(http.StatusOK)
+		return g.Await(c, gate.Watched{}, time.Minute, gate.Seen{More: true, Cost: cost}, func(context.Context) (gate.Seen, error) {
+			if looks++; looks < 3 {
+				return gate.Seen{}, &pgconn.PgError{Code: "08006", Message: "lost"}
+			}
+			return gate.Seen{More: true, Cost: cost}, nil // it cannot pay this one
+		})
+	})
+	if looks != 3 || got.status != http.StatusOK {
+		t.Errorf("%d looks, and the response is %+v", looks, got)
 	}
 }
 

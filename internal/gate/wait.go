@@ -44,6 +44,7 @@ func ApplyWait(header http.Header, wait time.Duration) {
 type Seen struct {
 	Newest int64 // the number of the newest event that the request knows
 	More   bool  // whether it must look again at once
+	Cost   int   // of the next look, in requests; 0: the caller does not pay it before
 	Found  bool  // whether it has what it waits for
 }
 
@@ -84,6 +85,10 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 		extended = time.Now()
 		if err := g.CheckKey(c); err != nil {
 			return err
+		}
+		if seen.Cost > 0 && !g.Limits.Pay(state.identity, seen.Cost) {
+			seen.Found = true // the caller goes on from there when it may again
+			break
 		}
 		if err := g.boundedRead(c, func(ctx context.Context) (err error) {
 			seen, err = read(ctx)
