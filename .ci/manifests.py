@@ -150,7 +150,7 @@ def pods_in_rollout(one, replicas, life):
 serving = pods_in_rollout(deployment, the("HorizontalPodAutoscaler")["spec"]["maxReplicas"], stop)
 working = pods_in_rollout(workers, workers["spec"]["replicas"], seconds(values["PETSTORE_SHUTDOWN_GRACE"]))
 of_api, of_worker = int(values["PETSTORE_DB_MAX_CONNS"]) + 1, int(re.search(r"const Connections = (\d+)", delivery)[1])
-needed = f"{serving} × {of_api} + {working} × {of_worker} + 1 = {serving * of_api + working * of_worker + 1}"
+needed = f"{serving} × {of_api} + {working} × {of_worker} + 4 = {serving * of_api + working * of_worker + 4}"
 check(needed in guide, f"a rollout needs {needed} connections, but docs/deploying.md has another number")
 
 own = {variable["name"]: variable.get("value") for variable in delivering["env"]}

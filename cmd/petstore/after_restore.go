@@ -24,7 +24,8 @@ once, as the role that migrates, before you start serve. It refuses to run while
 worker is connected. In one transaction, it
 
 - replaces the key of cursors and consistency tokens, so that the old ones are errors,
-- moves ids and the numbers of events ahead by 1,000,000,000, so that none comes again,
+- moves ids and the numbers of events ahead by 1,000,000,000, so that none comes
+  again, except the ids of resources in sandboxes,
 - empties the records of sandboxes,
 - adds the event store.reset to each feed, so that clients read their lists again.
 

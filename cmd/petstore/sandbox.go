@@ -121,8 +121,8 @@ func (p *program) sandboxResetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reset ID",
 		Short: "Return a sandbox to its sample",
-		Long: `Reset deletes all data of a sandbox and copies its sample again, in one
-transaction. Its API keys and its faults stay. It does not ask for confirmation.`,
+		Long: `Reset deletes the store of a sandbox and copies its sample again, in one
+transaction. Its API keys, webhooks, faults and record stay. It does not ask for confirmation.`,
 		Example: "  petstore sandbox reset sbx_1002",
 		Args:    oneSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {

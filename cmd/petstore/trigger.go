@@ -29,7 +29,7 @@ a type, it lists the types.
 It changes the store, so the API key must be one of a sandbox or of the running dev. For
 message.delivered, message.failed and webhook.disabled, the server must reach this
 machine and allow webhooks to it, as dev does. These and store.reset need the scope
-admin.`,
+admin, and store.reset a key of a sandbox.`,
 		Example: "  petstore trigger\n  petstore trigger order.placed --json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {

@@ -144,7 +144,7 @@ func (l *Limiter[K]) Queue(key K, cost int) time.Duration {
 }
 
 // Charge takes tokens for work that is done, and returns how many of them the bucket had. If
-// it may owe, it owes the others, up to its capacity. A nil Limiter has all of them.
+// it may owe, it owes the others, up to maxDebt times its capacity. A nil Limiter has all of them.
 func (l *Limiter[K]) Charge(key K, cost int, mayOwe bool) (had int) {
 	if l == nil || cost <= 0 {
 		return cost
