@@ -77,7 +77,7 @@ func TestRouteNotFound(t *testing.T) {
 		"//", "/pets/", "//pets", "/pets//", "/pets//1", "/pets/1/", "/pets/1//", "/pets/1/orders", "/Pets", "/PETS/1", "/pet",
 		"/%70ets", "/pets%2F1", "/pets%2f", "/./pets", "/../pets", "/pets/../pets", "/pets;v=1", "/pets.json",
 		"/store", "/store/", "/store/orders/", "/store//orders", "/store%2Forders", "/store/inventory/summary/", "/store/inventory/summary/1",
-		"/store/inventory//", "/messages/", "/livez/", "/readyz/x", "/openapi.yml", "/openapi.json/", "/metrics", "/debug/pprof/", "/v1/pets", "/*", "/:petId",
+		"/store/inventory//", "/webhooks//deliveries", "/webhooks/x/deliveries//retry", "/sandboxes//requests/1", "/account/api-keys//rotate", "/messages/", "/livez/", "/readyz/x", "/openapi.yml", "/openapi.json/", "/metrics", "/debug/pprof/", "/v1/pets", "/*", "/:petId",
 	} {
 		for _, method := range []string{"GET", "POST", "DELETE", "FOO"} {
 			p.as("").do(method, path, nil).wantError(404, "route_not_found")

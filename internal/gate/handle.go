@@ -105,6 +105,10 @@ var (
 func (g *Gate) handler(r Route) gin.HandlerFunc {
 	deprecated := g.deprecated[r.Method+" "+r.Path]
 	return func(c *gin.Context) {
+		r, deprecated := r, deprecated
+		if matchedPath(c) == "" {
+			r, deprecated = Route{Handle: g.notFound}, nil
+		}
 		state := requestOf(c)
 		state.route = r
 		defer state.stop()

@@ -13,7 +13,7 @@ import (
 // operation returns the operation of a request in the metrics. Requests that match no route share
 // operations by method, and unknown methods share one: a label never has a name that a client chose.
 func (g *Gate) operation(c *gin.Context) telemetry.Operation {
-	method, path := c.Request.Method, c.FullPath()
+	method, path := c.Request.Method, matchedPath(c)
 	if path == "" && !slices.Contains(methods, method) {
 		method = telemetry.OtherMethod
 	}

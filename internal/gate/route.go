@@ -245,6 +245,15 @@ func matches(pattern string, path []string) bool {
 	})
 }
 
+// matchedPath returns the pattern of a route that matches a path, in the syntax of gin, or "". In gin, an
+// empty segment matches a parameter unless it is the last one.
+func matchedPath(c *gin.Context) string {
+	if slices.ContainsFunc(c.Params, func(p gin.Param) bool { return p.Value == "" }) {
+		return ""
+	}
+	return c.FullPath()
+}
+
 var ginSyntax = strings.NewReplacer("{", ":", "}", "")
 
 // ginPath converts a path pattern of OpenAPI to the syntax of gin.
