@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -170,6 +171,14 @@ func TestRotationWithoutABody(t *testing.T) {
 		resp.wantError(400, "unsupported_content_type")
 	}
 	p.wantWork(map[string]bool{made.Secret: true})
+
+	// The server learns only at the end that there is no body.
+	chunked := func(body string) *response {
+		return p.sent(p.request(t.Context(), "POST", rotation, io.MultiReader(strings.NewReader(body)), "Content-Type", ""), []byte(body))
+	}
+	chunked("{}").wantError(400, "unsupported_content_type")
+	rotated := chunked("").wantSecret()
+	p.wantWork(map[string]bool{made.Secret: false, rotated.Secret: true})
 }
 
 // TestSecretsRejectIdempotencyKeys: the header is rejected with any value, after

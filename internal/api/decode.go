@@ -88,6 +88,9 @@ func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
 		}
 	}
 	in.body, err = s.gate.ReadBody(c)
+	if err == nil && len(in.body) > 0 && !httpjson.IsJSON(c.Request) { // its length was unknown
+		err = httpjson.ErrUnsupportedContentType
+	}
 	return err
 }
 

@@ -95,6 +95,7 @@ func recordedExchangeFrom(account int64, row db.ExchangeListRow) (e recordedExch
 type exchangeQuery struct {
 	sandbox       string     // the id in the path, or current
 	after, before exchangeID // zero: not given
+	resumes       bool       // whether after comes from Last-Event-ID
 	latest        bool       // whether to begin at the end
 
 	// findRecord sets the account and, to begin at the end, the number of the newest request.
@@ -132,7 +133,7 @@ func (s *Server) readExchangeQuery(c *gin.Context, params *httpjson.Params) (*ex
 		if !ok {
 			return nil, errInvalidLastEventID
 		}
-		q.after, q.latest = id, false
+		q.after, q.resumes, q.latest = id, true, false
 	}
 	q.AfterNumber = q.after.number
 	return q, nil
@@ -172,6 +173,9 @@ func (s *Server) findRecord(c *gin.Context, params *httpjson.Params, q *exchange
 		return err
 	}
 	q.AccountID = sandbox.ID
+	if q.resumes && q.after.account != q.AccountID {
+		return errInvalidLastEventID
+	}
 	for _, bound := range []struct {
 		name string
 		id   exchangeID

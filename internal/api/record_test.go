@@ -287,7 +287,9 @@ func TestRecordFilters(t *testing.T) {
 	for _, query := range []string{"status=2x", "status=600", "status=4XX", "operation=nothing", "operation=listRequests", "after=1", "after=req_1_1", "before=latest", "apiKeyId=0", "limit=0", "sort=id"} {
 		p.get(ownRecord + "?" + query).want(400)
 	}
-	p.do("GET", ownRecord, nil, "Accept", "text/event-stream", "Last-Event-ID", "7").want(400)
+	for _, id := range []string{"7", "req_1_1"} {
+		p.do("GET", ownRecord, nil, "Accept", "text/event-stream", "Last-Event-ID", id).wantViolations("invalid_parameter", "Last-Event-ID invalid_format")
+	}
 }
 
 // TestRecordOfSandboxesOnly: accounts have no record, and only the parent reads the record of a

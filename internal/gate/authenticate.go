@@ -43,7 +43,7 @@ func (g *Gate) authorize(c *gin.Context, r Route) error {
 		return ErrInsufficientScope.WithMessage(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.Scope))
 	case !r.accepted(c.Request.Header):
 		return httpjson.ErrNotAcceptable
-	case r.has(Body) && !httpjson.IsJSON(c.Request) && !(r.has(OptionalBody) && httpjson.HasNoBody(c.Request)):
+	case r.has(Body) && !httpjson.IsJSON(c.Request) && !(r.has(OptionalBody) && httpjson.MayHaveNoBody(c.Request)):
 		return httpjson.ErrUnsupportedContentType
 	default:
 		return nil

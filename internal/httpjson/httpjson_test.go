@@ -112,6 +112,7 @@ func TestNegotiation(t *testing.T) {
 	t.Parallel()
 	const most = 1 << 10 // bytes of a list that count
 	prefersStream := func(header http.Header) bool { return httpjson.Prefers(header, "text/event-stream") }
+	prefersArchive := func(header http.Header) bool { return httpjson.Prefers(header, "application/har+json") }
 	waits := func(header http.Header) bool { return httpjson.PreferredWait(header) > 0 }
 	isJSON := func(header http.Header) bool { return httpjson.IsJSON(&http.Request{Header: header}) }
 	isPatch := func(header http.Header) bool {
@@ -125,7 +126,7 @@ func TestNegotiation(t *testing.T) {
 		{
 			"Accept", httpjson.AcceptsJSON,
 			[]string{
-				"text/html, application/json", "application/json;q=0.1, */*;q=0", "/", "APPLICATION/JSON", "application/json; charset=utf8",
+				"text/html, application/json", "application/json;q=0.1, */*;q=0", "/", "*", "json", "APPLICATION/JSON", "application/json; charset=utf8",
 				"text/html, */*;q=0.1", "text/html;q=1, application/*",
 			},
 			[]string{
@@ -144,6 +145,11 @@ func TestNegotiation(t *testing.T) {
 				"text/*, text/event-stream;q=0, */*", "text/event-stream;q=0, */*;q=0.1", `text/html;a="x, y;q=0", */*;q=0.8`, "*/*", "text/event-stream;q=nonsense, */*",
 				"text/event-stream;q=0", "text/event-stream;q=0, text/*", "application/json;q=0", "*/*;q=0",
 			},
+		},
+		{
+			"Accept", prefersArchive,
+			[]string{"application/har+json", "application/har+json, application/*", "application/json;q=0.5, application/*"},
+			[]string{"application/*", "application/*, */*;q=0.1", "application/har+json;q=0.5, application/*", "*/*"},
 		},
 		{
 			"Accept-Encoding", httpjson.PrefersGzip,

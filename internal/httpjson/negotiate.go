@@ -30,6 +30,12 @@ type Quality struct {
 	Specificity int
 }
 
+// Values of Specificity.
+const (
+	inGroup = 2
+	itself  = 3
+)
+
 // QualityOf returns how much Accept (RFC 9110, section 12.5.1) wants each of some media types. The
 // most specific matching range decides. It ignores invalid ranges. Without a valid one, the
 // client accepts everything.
@@ -39,7 +45,7 @@ func QualityOf(header http.Header, mediaTypes ...string) []Quality {
 		var field string
 		field, rest = cutQuoted(rest, ',')
 		mediaRange, parameters, err := mime.ParseMediaType(field)
-		if err != nil {
+		if err != nil || !strings.Contains(mediaRange, "/") {
 			continue
 		}
 		weight := 1.0
@@ -66,9 +72,9 @@ func specificity(mediaRange, mediaType string) int {
 	group, _, _ := strings.Cut(mediaType, "/")
 	switch mediaRange {
 	case mediaType:
-		return 3
+		return itself
 	case group + "/*":
-		return 2
+		return inGroup
 	case "*/*":
 		return 1
 	default:
@@ -77,15 +83,19 @@ func specificity(mediaRange, mediaType string) int {
 }
 
 // Prefers reports whether a request prefers a media type to JSON. If Accept gives both the same
-// weight, it must name the type, at least by text/*, and no less precisely than JSON.
+// weight, it must name the type no less precisely than JSON. A range is enough if JSON is not in it, such
+// as text/*.
 func Prefers(header http.Header, mediaType string) bool {
 	qualities := QualityOf(header, mediaType, ContentType)
 	wanted, json := qualities[0], qualities[1]
 	if wanted.Weight != json.Weight {
 		return wanted.Weight > json.Weight
 	}
-	const typeRange = 2
-	return wanted.Weight > 0 && wanted.Specificity >= max(json.Specificity, typeRange)
+	least := inGroup
+	if strings.HasPrefix(mediaType, "application/") { // JSON is in the group
+		least = itself
+	}
+	return wanted.Weight > 0 && wanted.Specificity >= max(json.Specificity, least)
 }
 
 // AcceptsJSON reports whether Accept allows application/json.
@@ -102,9 +112,10 @@ func IsJSON(r *http.Request) bool {
 		(mediaType == "application/merge-patch+json" && r.Method == http.MethodPatch))
 }
 
-// HasNoBody reports whether a request has neither a body nor headers of one.
-func HasNoBody(r *http.Request) bool {
-	return r.ContentLength == 0 && len(r.Header.Values("Content-Type")) == 0 && len(r.Header.Values("Content-Encoding")) == 0
+// MayHaveNoBody reports whether a request has no headers of a body. The length of a body that they do not
+// tell is unknown (HTTP/1.1 chunked, and HTTP/2), and may be 0.
+func MayHaveNoBody(r *http.Request) bool {
+	return r.ContentLength <= 0 && len(r.Header.Values("Content-Type")) == 0 && len(r.Header.Values("Content-Encoding")) == 0
 }
 
 // PrefersGzip reads Accept-Encoding (RFC 9110, section 12.5.3). It reports whether
