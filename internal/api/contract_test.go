@@ -330,6 +330,12 @@ func routeOf(method, path string, operation *openapi3.Operation) gate.Route {
 			route.Attributes |= attribute
 		}
 	}
+	if operation.Deprecated {
+		text := func(name string) string { return operation.Extensions["x-deprecated-"+name].(string) }
+		route.Deprecated = &gate.Deprecation{
+			Since: text("since"), Sunset: text("sunset"), Docs: "/docs/reference/" + operation.Tags[0] + "#" + operation.OperationID, Successor: text("successor"),
+		}
+	}
 	return route
 }
 

@@ -51,7 +51,9 @@ func (s *Server) storeRoutes() []gate.Route {
 	return []gate.Route{
 		route("GET /pets", "listPets", read, counted, s.listPets),
 		route("POST /pets", "createPet", write, body, noQuery(s.createPet)),
-		route("GET /pets/{petId}", "getPet", read, 0, byID("petId", s.getPet)),
+		deprecated(route("GET /pets/{petId}", "getPet", read, 0, byID("petId", s.getPet)), gate.Deprecation{
+			Since: "2026-07-01", Sunset: "2027-12-31", Docs: "/docs/reference/pets#getPet", Successor: "/pets?id={petId}",
+		}),
 		route("PATCH /pets/{petId}", "updatePet", write, body, byID("petId", s.updatePet)),
 		route("DELETE /pets/{petId}", "deletePet", write, 0, byID("petId", s.deletePet)),
 
@@ -131,6 +133,12 @@ func route(pattern, operation string, scope auth.Scope, attributes gate.Attribut
 	return gate.Route{Method: method, Path: path, Operation: operation, Scope: scope, Attributes: attributes, Handle: func(c *gin.Context) error {
 		return apiError(handle(c))
 	}}
+}
+
+// deprecated returns a route that ends.
+func deprecated(r gate.Route, how gate.Deprecation) gate.Route {
+	r.Deprecated = &how
+	return r
 }
 
 // noQuery returns a handler that first rejects parameters in the query.

@@ -109,10 +109,6 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	pages, err := pagesFor(options.BaseURL, spec)
-	if err != nil {
-		return nil, err
-	}
 	routes := s.routes()
 	s.faultNames = faultNames(routes)
 	for _, r := range routes {
@@ -121,7 +117,7 @@ func New(options Options) (*Server, error) {
 		}
 	}
 	s.gate, err = gate.New(options.Options, gate.API{
-		Version: Version, Routes: routes, Spec: spec, Pages: pages, Hubs: []*feed.Hub{s.feed, s.exchanges}, Faults: s.faults, Recorder: s.recorder, Locks: locks,
+		Version: Version, Routes: routes, Spec: spec, Pages: pagesFor(options.BaseURL, spec), Hubs: []*feed.Hub{s.feed, s.exchanges}, Faults: s.faults, Recorder: s.recorder, Locks: locks,
 	})
 	if err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 
 	"petstore/internal/docs"
@@ -23,11 +22,8 @@ var openapiYAML []byte
 //go:embed openapi.json
 var openapiJSON []byte
 
-// parsedSpec returns the spec, once for all servers of a process.
-var parsedSpec = sync.OnceValues(func() (gate.Spec, error) {
-	operations, err := gate.ParseOperations(openapiJSON)
-	return gate.Spec{YAML: openapiYAML, JSON: openapiJSON, JSON31: upgrade(openapiYAML), Operations: operations}, err
-})
+// theSpec is the spec with relative URLs. All servers of a process share it.
+var theSpec = gate.Spec{YAML: openapiYAML, JSON: openapiJSON, JSON31: upgrade(openapiYAML)}
 
 // upgrade returns a function that upgrades the spec to OpenAPI 3.1 at its first call, which
 // takes 0.2 s.
@@ -38,9 +34,9 @@ func upgrade(spec []byte) func() ([]byte, error) {
 // SpecFor returns the spec. If baseURL is not empty, it replaces the URL of the server in the
 // spec.
 func SpecFor(baseURL string) (gate.Spec, error) {
-	d, err := parsedSpec()
-	if err != nil || baseURL == "" {
-		return d, err
+	d := theSpec
+	if baseURL == "" {
+		return d, nil
 	}
 	url, err := httpjson.Encode(baseURL) // JSON is valid YAML
 	if err != nil {
@@ -64,18 +60,10 @@ func SpecFor(baseURL string) (gate.Spec, error) {
 
 // docsFiles returns the pages of the docs and their files by path. All servers of a process
 // share them.
-var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) {
-	d, err := parsedSpec()
-	if err != nil {
-		return nil, err
-	}
-	tags := map[string]bool{}
-	for _, operation := range d.Operations {
-		tags[operation.Tags[0]] = true
-	}
-	files := docs.New(docs.Site{Spec: d.JSON, Tags: slices.Sorted(maps.Keys(tags)), Problems: errorReference})
-	files[docs.CollectionPath] = collectionOf(d)
-	return files, nil
+var docsFiles = sync.OnceValue(func() map[string]*docs.File {
+	files := docs.New(docs.Site{Spec: theSpec.JSON, Problems: errorReference})
+	files[docs.CollectionPath] = collectionOf(theSpec)
+	return files
 })
 
 // collectionOf returns the Postman collection of a spec that [SpecFor] has returned.
@@ -85,12 +73,12 @@ func collectionOf(spec gate.Spec) *docs.File {
 
 // pagesFor returns the files below /docs for a server with a base URL, or without one. Servers
 // share them: do not modify.
-func pagesFor(baseURL string, spec gate.Spec) (map[string]*docs.File, error) {
-	files, err := docsFiles()
-	if err != nil || baseURL == "" {
-		return files, err
+func pagesFor(baseURL string, spec gate.Spec) map[string]*docs.File {
+	files := docsFiles()
+	if baseURL == "" {
+		return files
 	}
 	files = maps.Clone(files)
 	files[docs.CollectionPath] = collectionOf(spec)
-	return files, nil
+	return files
 }

@@ -53,8 +53,7 @@ func (p Problem) ID() string { return p.id }
 
 // Site has what the pages show.
 type Site struct {
-	Spec     []byte   // openapi.json
-	Tags     []string // that have operations
+	Spec     []byte // openapi.json
 	Problems []Problem
 
 	reference *Reference
@@ -76,11 +75,11 @@ func New(site Site) map[string]*File {
 		taken[id] = true
 		site.Problems[i].id = id
 	}
-	var tags []*Tag
-	for _, name := range site.Tags {
-		tags = append(tags, &Tag{Name: name})
+	var described []*Tag
+	for _, name := range tags {
+		described = append(described, &Tag{Name: name})
 	}
-	paths := site.newPages(tags) // without the content of the spec
+	paths := site.newPages(described) // without the content of the spec
 	read := sync.OnceFunc(func() {
 		site.reference = must(newReference(site.Spec))
 		site.pages = site.newPages(site.reference.Tags)

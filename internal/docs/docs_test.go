@@ -57,7 +57,7 @@ func newFiles(t *testing.T) map[string]*docs.File {
 
 func makeFiles(t *testing.T) map[string]*docs.File {
 	t.Helper()
-	return docs.New(docs.Site{Spec: spec(t), Tags: tagNames(t), Problems: problems})
+	return docs.New(docs.Site{Spec: spec(t), Problems: problems})
 }
 
 // isPage reports whether a file is a page or an asset. Only the JSON of assets changes.

@@ -46,17 +46,6 @@ func operations(t *testing.T) []described {
 	return all
 }
 
-// tagNames lists the tags with operations.
-func tagNames(t *testing.T) []string {
-	t.Helper()
-	var names []string
-	for _, o := range operations(t) {
-		names = append(names, o.Tags[0])
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 var (
 	article = regexp.MustCompile(`(?s)<article class="operation" id="(\w+)".*?</article>`)
 	tags    = regexp.MustCompile(`(?s)<[^>]*>`)

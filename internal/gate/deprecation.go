@@ -8,9 +8,15 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 )
+
+// Deprecation says that an operation ends, and what replaces it. TestRoutesAsDescribed compares it
+// with openapi.yaml.
+type Deprecation struct {
+	Since, Sunset string // days, such as 2027-12-31. The operation works until the end of the sunset.
+	Docs          string // the path of the description of the operation
+	Successor     string // a path that may end with a parameter of the path of the operation, such as /pets?id={petId}
+}
 
 // deprecation has the headers of every response of a deprecated operation. Responses share
 // them: do not modify.
@@ -20,65 +26,23 @@ type deprecation struct {
 	end time.Time
 
 	links     string // the Link header (RFC 8288) up to the path of the successor
-	successor string // such as /pets?id={petId}
+	successor string
 }
 
-// SpecOperation has the fields of an operation in the spec that the server uses.
-type SpecOperation struct {
-	ID         string   `json:"operationId"`
-	Tags       []string `json:"tags"`
-	Deprecated bool     `json:"deprecated"`
-	Since      string   `json:"x-deprecated-since"`
-	Sunset     string   `json:"x-deprecated-sunset"`
-	Successor  string   `json:"x-deprecated-successor"`
-}
-
-// ParseOperations returns the operations of the spec, a JSON document, by method and path.
-func ParseOperations(document []byte) (map[string]SpecOperation, error) {
-	var described struct {
-		Paths map[string]map[string]jsontext.Value `json:"paths"`
+// newDeprecation returns the headers of a route, whose links begin with base; nil: it is not deprecated.
+func newDeprecation(of *Deprecation, base string) *deprecation {
+	if of == nil {
+		return nil
 	}
-	if err := json.Unmarshal(document, &described); err != nil {
-		return nil, fmt.Errorf("gate: openapi.yaml: %w", err)
-	}
-	all := map[string]SpecOperation{}
-	for path, item := range described.Paths {
-		for method, value := range item {
-			if value.Kind() != '{' {
-				continue // not an operation, but parameters or a summary
-			}
-			var operation SpecOperation
-			if err := json.Unmarshal(value, &operation); err != nil {
-				return nil, fmt.Errorf("gate: openapi.yaml: %s %s: %w", method, path, err)
-			}
-			all[strings.ToUpper(method)+" "+path] = operation
-		}
-	}
-	return all, nil
-}
-
-// deprecations returns the deprecated ones of the operations of the spec. Their links begin
-// with base. TestDeprecationsOfTheSpec checks their values.
-func deprecations(operations map[string]SpecOperation, base string) map[string]*deprecation {
-	all := map[string]*deprecation{}
-	for name, operation := range operations {
-		if operation.Deprecated {
-			all[name] = newDeprecation(operation, base)
-		}
-	}
-	return all
-}
-
-func newDeprecation(operation SpecOperation, base string) *deprecation {
-	since, _ := time.Parse(time.DateOnly, operation.Since)
-	sunset, _ := time.Parse(time.DateOnly, operation.Sunset)
+	since, _ := time.Parse(time.DateOnly, of.Since)
+	sunset, _ := time.Parse(time.DateOnly, of.Sunset)
 	end := sunset.AddDate(0, 0, 1)
 	return &deprecation{
 		since:     []string{"@" + strconv.FormatInt(since.Unix(), 10)},
 		sunset:    []string{end.Add(-time.Second).Format(http.TimeFormat)},
 		end:       end,
-		links:     fmt.Sprintf(`<%s/docs/reference/%s#%s>; rel="deprecation", <%s`, base, operation.Tags[0], operation.ID, base),
-		successor: operation.Successor,
+		links:     fmt.Sprintf(`<%s%s>; rel="deprecation", <%s`, base, of.Docs, base),
+		successor: of.Successor,
 	}
 }
 

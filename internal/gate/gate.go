@@ -105,13 +105,11 @@ type API struct {
 	Locks    *admission.Pool // [Limits.Locks]
 }
 
-// Spec is openapi.yaml in the formats that the server returns, and its operations by method
-// and path.
+// Spec is openapi.yaml in the formats that the server returns.
 type Spec struct {
 	YAML, JSON []byte
 	// JSON31 makes the spec in OpenAPI 3.1.
-	JSON31     func() ([]byte, error)
-	Operations map[string]SpecOperation
+	JSON31 func() ([]byte, error)
 }
 
 // Gate is the HTTP handler in front of an API. It is safe for concurrent use.
@@ -124,7 +122,6 @@ type Gate struct {
 	Limits *Limits
 
 	uncounted    *ratelimit.Limiter[int64] // by payer: requests in records that count against no rate
-	deprecated   map[string]*deprecation   // by method and path
 	secrets      atomic.Pointer[secrets]   // nil until they are read
 	shuttingDown atomic.Bool
 	shutDown     chan struct{} // closed when the server shuts down
@@ -151,7 +148,6 @@ func New(options Options, api API) (*Gate, error) {
 		apiVersion: []string{api.Version},
 	}
 	g.routes = slices.Concat(api.Routes, g.ownRoutes(api.Spec))
-	g.deprecated = deprecations(api.Spec.Operations, g.options.BaseURL)
 	g.engine = g.newEngine()
 	if err := g.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
 		return nil, fmt.Errorf("gate: trusted proxies: %w", err)

@@ -103,7 +103,7 @@ var (
 // handler runs the checks that all operations share, then the handler of the
 // operation, and writes the error of either.
 func (g *Gate) handler(r Route) gin.HandlerFunc {
-	deprecated := g.deprecated[r.Method+" "+r.Path]
+	deprecated := newDeprecation(r.Deprecated, g.options.BaseURL)
 	return func(c *gin.Context) {
 		r, deprecated := r, deprecated
 		if matchedPath(c) == "" {

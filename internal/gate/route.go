@@ -23,6 +23,7 @@ type Route struct {
 	// Scope is the scope that the API key needs; 0: the operation needs no key.
 	Scope      auth.Scope
 	Attributes Attributes
+	Deprecated *Deprecation // nil: it is not
 	// Handle sends the response, or returns an error before it sends anything.
 	Handle func(*gin.Context) error
 }
@@ -112,11 +113,11 @@ func (g *Gate) ownRoutes(spec Spec) []Route {
 	yaml := func() ([]byte, error) { return spec.YAML, nil }
 	json := func() ([]byte, error) { return spec.JSON, nil }
 	return []Route{
-		{"GET", "/openapi.json", "getOpenAPIJSON", 0, 0, file(httpjson.ContentType, json)},
-		{"GET", "/openapi-3.1.json", "getOpenAPI31JSON", 0, 0, file(httpjson.ContentType, spec.JSON31)},
-		{"GET", "/openapi.yaml", "getOpenAPIYAML", 0, 0, file("application/yaml", yaml)}, // RFC 9512
-		{"GET", "/livez", "getLiveness", 0, Probe, g.getLiveness},
-		{"GET", "/readyz", "getReadiness", 0, Probe, g.getReadiness},
+		{"GET", "/openapi.json", "getOpenAPIJSON", 0, 0, nil, file(httpjson.ContentType, json)},
+		{"GET", "/openapi-3.1.json", "getOpenAPI31JSON", 0, 0, nil, file(httpjson.ContentType, spec.JSON31)},
+		{"GET", "/openapi.yaml", "getOpenAPIYAML", 0, 0, nil, file("application/yaml", yaml)}, // RFC 9512
+		{"GET", "/livez", "getLiveness", 0, Probe, nil, g.getLiveness},
+		{"GET", "/readyz", "getReadiness", 0, Probe, nil, g.getReadiness},
 	}
 }
 
