@@ -125,11 +125,17 @@ be undone. It asks for confirmation. Scripts without a terminal need --yes.`,
 				if err != nil {
 					return err
 				}
-				return p.remove(ctx, cmd, database, removal{
-					yes: yes, id: owner.ID, gone: noAccount(owner.Name),
-					what: fmt.Sprintf("the account %q with its store, its keys and its sandboxes", owner.Name),
-					done: fmt.Sprintf("account %s (%s)", account.PublicID(owner.ID, false), owner.Name),
-				})
+				what := fmt.Sprintf("the account %q with its store, its keys and its sandboxes", owner.Name)
+				if !yes {
+					if err := p.confirm(ctx, nameOf(cmd)+" deletes "+what, "Delete "+what+"?", "deleted"); err != nil {
+						return err
+					}
+				}
+				if err := deleteAccount(ctx, database, owner); err != nil {
+					return err
+				}
+				fmt.Fprintf(p.stdout, "deleted account %s (%s)\n", account.PublicID(owner.ID, false), owner.Name)
+				return nil
 			})
 		},
 	}
@@ -150,40 +156,22 @@ func noAccount(name string) error {
 	return fmt.Errorf("there is no account %q; petstore account list shows all accounts", name)
 }
 
-// errStoreBusy is the error of a deletion that waited too long for a lock.
-var errStoreBusy = errors.New("the store is being written, for example by petstore seed; retry later")
-
-// removal is the deletion of an account or a sandbox, which are both accounts.
-type removal struct {
-	yes        bool // do not ask for confirmation
-	id         int64
-	what, done string // before and after it
-	gone       error  // another process has deleted it meanwhile
-}
-
-// remove deletes an account and says so, after it has asked for confirmation.
-func (p *program) remove(ctx context.Context, cmd *cobra.Command, database *postgres.DB, r removal) error {
-	if !r.yes {
-		if err := p.confirm(ctx, nameOf(cmd)+" deletes "+r.what, "Delete "+r.what+"?", "deleted"); err != nil {
-			return err
-		}
-	}
+func deleteAccount(ctx context.Context, database *postgres.DB, owner db.AccountGetByNameRow) error {
 	err := transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
-		deleted, err := account.Delete(ctx, queries, r.id)
-		if err == nil && !deleted {
-			err = r.gone
+		deleted, err := account.Delete(ctx, queries, owner.ID)
+		if err == nil && !deleted { // by another process
+			err = noAccount(owner.Name)
 		}
 		return err
 	})
 	if postgres.IsLockTimeout(err) {
 		return errStoreBusy
 	}
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(p.stdout, "deleted", r.done)
-	return nil
+	return err
 }
+
+// errStoreBusy is the error of a deletion that waited too long for a lock.
+var errStoreBusy = errors.New("the store is being written, for example by petstore seed; retry later")
 
 // transact runs an action in a transaction. It repeats the action after an error that a
 // retry can resolve.

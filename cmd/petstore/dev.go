@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +17,6 @@ import (
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/delivery"
-	"petstore/internal/docs"
 	"petstore/internal/localpg"
 	"petstore/internal/postgres"
 	"petstore/internal/seed"
@@ -39,7 +35,7 @@ const (
 
 func (p *program) devCommand() *cobra.Command {
 	var port int
-	var open, https bool
+	var https bool
 	command := &cobra.Command{
 		Use:   "dev",
 		Short: "Run the API for development with a database, sample data and a key",
@@ -50,7 +46,7 @@ start again. If DATABASE_URL is set, dev uses that database instead.
 
 While dev runs, other commands in that folder and below it use its server, key and
 database, unless variables or flags name others.`,
-		Example: "  petstore dev --port 8081 --open",
+		Example: "  petstore dev --port 8081",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			outliveReaders()
@@ -66,20 +62,18 @@ database, unless variables or flags name others.`,
 				c.Addr = net.JoinHostPort(host, strconv.Itoa(port))
 			}
 			c.WebhookAllow = append(c.WebhookAllow, loopback...)
-			return p.dev(cmd.Context(), c, open, https)
+			return p.dev(cmd.Context(), c, https)
 		},
 	}
 	flags := command.Flags()
 	addNumberFlag(command, &port, "port", numberRange{0, math.MaxUint16}, "the port to listen on, instead of the port of PETSTORE_ADDR or 8080; 0 selects a free port")
 	flags.BoolVar(&https, "https", false, "serve HTTPS with a self-signed certificate for localhost, which other commands here trust")
-	flags.BoolVar(&open, "open", false, "open the API reference in the browser")
 	return command
 }
 
-// dev runs the API with everything that it needs. If open is true, it opens the API
-// reference in the browser. If https is true and the configuration has no certificate, it makes
-// one.
-func (p *program) dev(ctx context.Context, c config, open, https bool) (err error) {
+// dev runs the API with everything that it needs. If https is true and the configuration has no
+// certificate, it makes one.
+func (p *program) dev(ctx context.Context, c config, https bool) (err error) {
 	if err := makeDevDir(); err != nil {
 		return err
 	}
@@ -132,9 +126,6 @@ func (p *program) dev(ctx context.Context, c config, open, https bool) (err erro
 	}
 	defer func() { err = errors.Join(err, withdraw()) }()
 	p.printDevWelcome(server, c.TLSCertFile, own)
-	if open {
-		openBrowser(ctx, server.URL+docs.HomePath, log)
-	}
 	return serve(ctx, c, log, public, admin)
 }
 
@@ -160,21 +151,6 @@ func certifyDev(c config, https bool) (with config, cert string, err error) {
 	}
 	cert, err = c.trusted()
 	return c, cert, err
-}
-
-// openBrowser opens an address in the user's browser without waiting for it, or logs the address.
-func openBrowser(ctx context.Context, address string, log *slog.Logger) {
-	program := "xdg-open"
-	if runtime.GOOS == "darwin" {
-		program = "open"
-	}
-	// The browser may outlive this program.
-	command := exec.CommandContext(context.WithoutCancel(ctx), program, address) //nolint:gosec // two constants, and our own address
-	if err := command.Start(); err != nil {
-		log.Warn("the browser cannot be opened; open the address yourself", "address", address, "error", err)
-		return
-	}
-	go func() { _ = command.Wait() }() // the browser reports its own failures
 }
 
 func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster, error) {

@@ -98,7 +98,7 @@ func TestUsageSentences(t *testing.T) {
 		"seed --pets 99999999999999999999": `--pets must be a whole number between 1 and 10000000, but is "99999999999999999999"; see petstore seed --help`,
 		"seed --pets 0":                    `--pets must be a whole number between 1 and 10000000, but is "0"; see petstore seed --help`,
 		"dev --port 65536":                 `--port must be a whole number between 0 and 65535, but is "65536"; see petstore dev --help`,
-		"dev --open=perhaps":               `--open must be true or false, but is "perhaps"; see petstore dev --help`,
+		"dev --https=perhaps":              `--https must be true or false, but is "perhaps"; see petstore dev --help`,
 		"migrate down --yes=perhaps":       `--yes must be true or false, but is "perhaps"; see petstore migrate down --help`,
 		"account create":                   "account create takes the name of one account, but got 0 arguments; see petstore account create --help",
 		"account delete a b":               "account delete takes the name of one account, but got 2 arguments; see petstore account delete --help",
@@ -109,9 +109,6 @@ func TestUsageSentences(t *testing.T) {
 		"sandbox create --account a --sample []":     `--sample must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen, but is "[]"; see petstore sandbox create --help`,
 		"sandbox create --account a --expires-in 8d": `--expires-in must be a duration from 1m to 7d in whole seconds, such as 24h, but is "8d"; see petstore sandbox create --help`,
 
-		"sandbox list":                        "--account is required: name the account whose sandboxes to list; see petstore sandbox list --help",
-		"sandbox reset":                       "sandbox reset takes the id of one sandbox, but got 0 arguments; see petstore sandbox reset --help",
-		"sandbox delete 42":                   `the id of a sandbox is sbx_ and a number, such as sbx_1002, but is "42"; see petstore sandbox delete --help`,
 		"key create":                          "--account is required: name the account of the new key; see petstore key create --help",
 		"key create --account=":               "--account needs a value; see petstore key create --help",
 		"key create --account=\t":             `--account must have 1 to 100 characters, not only white space and no control characters, but is "\t"; see petstore key create --help`,

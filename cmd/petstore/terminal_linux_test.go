@@ -38,17 +38,11 @@ func TestAsks(t *testing.T) {
 	serving := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + database.URL}
 	owner := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + database.OwnerURL}
 	must(t, serving, "account", "create", "acme")
-	must(t, serving, "sandbox", "create", "--account", "acme", "--sample", "empty")
-	sandbox := regexp.MustCompile("sbx_[0-9]+").FindString(must(t, serving, "sandbox", "list", "--account", "acme"))
 	for _, test := range []struct {
 		environ                 []string
 		command, question, list string // question is a pattern
 		did                     string
 	}{
-		{
-			serving, "sandbox delete " + sandbox, "Delete the sandbox " + sandbox + ` \(sandbox\) with its store and its keys`,
-			"sandbox list --account acme", "deleted",
-		},
 		{serving, "account delete acme", `Delete the account "acme" with its store, its keys and its sandboxes`, "account list", "deleted"},
 		{owner, "migrate down", "Revert 000.* in the database petstore_.*", "migrate version", "reverted"},
 	} {

@@ -55,14 +55,14 @@ type SandboxWithKey struct {
 	APIKey KeyWithSecret `json:"apiKey"`
 }
 
-// SandboxFrom returns the representation of a sandbox.
-func SandboxFrom(row db.SandboxListRow) Sandbox {
+// sandboxFrom returns the representation of a sandbox.
+func sandboxFrom(row db.SandboxListRow) Sandbox {
 	return Sandbox{ID: account.PublicID(row.ID, true), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: inUTC(row.ExpiresAt)}
 }
 
 // NewSandboxFrom returns the representation of a new sandbox.
 func NewSandboxFrom(made account.Created) SandboxWithKey {
-	return SandboxWithKey{SandboxFrom(db.SandboxListRow(made.Sandbox)), newAPIKeyFrom(made.Key, made.Secret)}
+	return SandboxWithKey{sandboxFrom(db.SandboxListRow(made.Sandbox)), newAPIKeyFrom(made.Key, made.Secret)}
 }
 
 // listSandboxes lists the live sandboxes of the caller's account by id. A sandbox has
@@ -78,7 +78,7 @@ func (s *Server) listSandboxes(c *gin.Context) error {
 			count, err := s.reads.SandboxCount(ctx, p.account)
 			return count.Live, err
 		},
-		item:     SandboxFrom,
+		item:     sandboxFrom,
 		cursorOf: func(row db.SandboxListRow) httpjson.Position { return httpjson.Position{ID: row.ID} },
 	})
 }
@@ -140,7 +140,7 @@ func (s *Server) getSandbox(c *gin.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return httpjson.WriteUntagged(c.Writer, c.Request, SandboxFrom(db.SandboxListRow(row)))
+	return httpjson.WriteUntagged(c.Writer, c.Request, sandboxFrom(db.SandboxListRow(row)))
 }
 
 // resetSandbox returns a sandbox to its sample. It reads no body, and is safe to

@@ -14,7 +14,7 @@ import (
 // with openapi.yaml.
 type Deprecation struct {
 	Since, Sunset string // days, such as 2027-12-31. The operation works until the end of the sunset.
-	Docs          string // the path of the description of the operation
+	Docs          string // the path of the operation in the API reference
 	Successor     string // a path that may end with a parameter of the path of the operation, such as /pets?id={petId}
 }
 
