@@ -57,7 +57,7 @@ test: ## Run all tests on a real Postgres
 	go test ./...
 
 .PHONY: lint
-lint: ## Lint the Go code: format, bugs, import rules
+lint: ## Lint the Go code: format, go vet and other checks for bugs, import rules
 	go run $(GOLANGCI_LINT) run ./...
 
 .PHONY: generate
@@ -70,7 +70,7 @@ generate: ## Generate db/ from queries/ and migrations/, the locks of migrations
 	text=$$(sed '/^spec:/q' $$rule && sed '/^#/d; s/^/  /' deploy/observability/alerts.yml) && printf '%s\n' "$$text" >$$rule
 
 .PHONY: check
-check: fmt vet lint generated tidy spec breaking migrations test race browser ## Run the main legs of CI; .ci/run runs all
+check: lint generated tidy spec breaking migrations test race browser ## Run the main legs of CI; .ci/run runs all
 
 .PHONY: bench
 bench: ## Compare Petstore with its limits and with a plain handler, or its CPU per request with another commit (BASE=v1.0.0)
@@ -128,14 +128,6 @@ sign:
 	go run $(COSIGN) sign --yes "$(IMAGE)"
 
 # The legs of .ci/run.
-
-.PHONY: fmt
-fmt: ## Check that all Go files are formatted with gofmt
-	@files=$$(gofmt -l .) && [ -z "$$files" ] || { echo "gofmt would change:"; echo "$$files"; exit 1; }
-
-.PHONY: vet
-vet: ## Run go vet
-	go vet -tags alerts,browser,citus,clients,plans,soak ./...
 
 .PHONY: platforms
 platforms: ## Compile for the other platforms, as .ci/archives does, so that it takes the packages from the cache
