@@ -24,10 +24,10 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Run(m.Run))
 }
 
-// sharedURL returns the URL of a database for tests that only connect to it.
-func sharedURL(t *testing.T) string {
+// shared returns a database for tests that change nothing in it.
+func shared(t *testing.T) *pgtest.Database {
 	t.Helper()
-	return need.Value(pgtest.Shared())(t).OwnerURL
+	return need.Value(pgtest.Shared())(t)
 }
 
 // proxy forwards TCP connections to a server. It can swallow their data.
@@ -171,7 +171,7 @@ func TestSilentConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const conns = 3
-			proxy := startProxy(t, pgtest.NewEmpty(t).URL)
+			proxy := startProxy(t, shared(t).OwnerURL)
 			pool := open(t, proxy.url, conns)
 			fill(t, pool, conns)
 			proxy.swallow(mute)
@@ -198,7 +198,7 @@ func TestSilentConnections(t *testing.T) {
 // TestSilentLookup: a host name that cannot be looked up does not keep a pool from the other hosts.
 func TestSilentLookup(t *testing.T) {
 	t.Parallel()
-	address := strings.Replace(startProxy(t, pgtest.NewEmpty(t).URL).url, "@", "@silent:1,", 1) + "&connect_timeout=1"
+	address := strings.Replace(startProxy(t, shared(t).OwnerURL).url, "@", "@silent:1,", 1) + "&connect_timeout=1"
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	conn := need.Value(postgres.Connect(ctx, address, func(ctx context.Context, host string) ([]string, error) {
@@ -214,7 +214,7 @@ func TestSilentLookup(t *testing.T) {
 // TestCloseWithAConnectionInUse: a pool closes soon, even if a connection is in use.
 func TestCloseWithAConnectionInUse(t *testing.T) {
 	t.Parallel()
-	pool := open(t, sharedURL(t), 1)
+	pool := open(t, shared(t).OwnerURL, 1)
 	conn := need.Value(pool.Pool().Acquire(t.Context()))(t)
 	defer conn.Release()
 	began := time.Now()

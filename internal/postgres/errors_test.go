@@ -118,7 +118,7 @@ func TestUnavailable(t *testing.T) {
 // raises them.
 func TestUnavailableStates(t *testing.T) {
 	t.Parallel()
-	pool := open(t, sharedURL(t), 1)
+	pool := open(t, shared(t).OwnerURL, 1)
 	for state, unavailable := range map[string]bool{
 		"08006": true, "08P01": true, "25006": true, "25P03": true, "25P04": true, "40001": true, "40P01": true, "53100": true, "53200": true, "53300": true,
 		"55000": true, "55P03": true, "57014": true, "57P01": true, "57P02": true, "57P03": true, "57P04": true, "57P05": true, "58030": true,
@@ -308,7 +308,7 @@ func TestExplainHidesTheURL(t *testing.T) {
 func TestIgnoredErrors(t *testing.T) {
 	t.Parallel()
 	const fails = "SELECT 1 / 0"
-	pool := open(t, sharedURL(t), 1)
+	pool := open(t, shared(t).OwnerURL, 1)
 	_, err := postgres.Transact(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) (pgconn.CommandTag, error) {
 		_, _ = tx.Exec(ctx, fails)
 		return pgconn.CommandTag{}, nil

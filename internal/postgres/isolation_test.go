@@ -189,7 +189,7 @@ func TestQueriesThatForgetTheAccount(t *testing.T) {
 // collector returns a function that returns the names that a query with storeTables finds.
 func collector(t *testing.T) func(sql string) []string {
 	t.Helper()
-	pool := pgtest.New(t).Pool
+	pool := shared(t).Pool
 	return func(sql string) []string {
 		t.Helper()
 		return pgtest.List[string](t, pool, sql, storeTables)

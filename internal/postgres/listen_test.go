@@ -60,7 +60,7 @@ func listenAt(t *testing.T, pool *postgres.DB, url string) *ear {
 	listener := &postgres.Listener{
 		DB:        pool,
 		URL:       url,
-		Channel:   "some Channel",
+		Channel:   channel(t),
 		Connected: func() { e.connected <- struct{}{} },
 		Heard:     func(payload string) { e.received <- payload },
 		Alive: func() {
@@ -98,19 +98,24 @@ func await[T any](t *testing.T, what string, reports <-chan T) T {
 	return none
 }
 
-func notify(t *testing.T, database *pgtest.Database, payload string) {
+// channel returns the channel of a test.
+func channel(t *testing.T) string {
 	t.Helper()
-	pgtest.Exec(t, database.Pool, "SELECT pg_notify('some Channel', $1)", payload)
+	return "some Channel of " + t.Name()
+}
+
+func notify(t *testing.T, payload string) {
+	t.Helper()
+	pgtest.Exec(t, shared(t).Pool, "SELECT pg_notify($1, $2)", channel(t), payload)
 }
 
 func TestListener(t *testing.T) {
 	t.Parallel()
-	database := pgtest.NewEmpty(t)
-	e := listen(t, open(t, database.URL, 4))
+	e := listen(t, open(t, shared(t).OwnerURL, 4))
 	await(t, "connected", e.connected)
 	await(t, "alive", e.alive)
 	for _, payload := range []string{"1", "2", "", "drei"} {
-		notify(t, database, payload)
+		notify(t, payload)
 		if got := await(t, "notification", e.received); got != payload {
 			t.Errorf("received %q, want %q", got, payload)
 		}
@@ -124,7 +129,7 @@ func TestListener(t *testing.T) {
 	for range beats {
 		await(t, "alive", e.alive)
 	}
-	notify(t, database, "after the silence")
+	notify(t, "after the silence")
 	if got := await(t, "notification", e.received); got != "after the silence" {
 		t.Errorf("received %q", got)
 	}
@@ -141,7 +146,7 @@ func TestListener(t *testing.T) {
 // so a listener in one of them is never alive.
 func TestListenerOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
-	pool := open(t, sharedURL(t), 4)
+	pool := open(t, shared(t).OwnerURL, 4)
 	need.OK(t, pool.Ping(t.Context()))
 	e := listenAt(t, pool, pgtest.NewEmpty(t).URL)
 	need.Within(t, 30*time.Second, "it tries to listen", func() bool { return e.log.String() != "" || len(e.alive) > 0 })
@@ -177,8 +182,7 @@ func TestListenerWithoutServer(t *testing.T) {
 // server, which does not know them.
 func TestPoolParameters(t *testing.T) {
 	t.Parallel()
-	database := pgtest.NewEmpty(t)
-	pool := open(t, database.URL, 4, "pool_max_conns", "3", "pool_max_conn_idle_time", "1m")
+	pool := open(t, shared(t).OwnerURL, 4, "pool_max_conns", "3", "pool_max_conn_idle_time", "1m")
 	e := listen(t, pool)
 	await(t, "connected", e.connected)
 	openMigrations(t, pool.Pool().Config().ConnString())
@@ -188,8 +192,8 @@ func TestPoolParameters(t *testing.T) {
 // the pool's, where it would miss notifications, and moves to that server.
 func TestListenerFollowsThePool(t *testing.T) {
 	t.Parallel()
-	database := pgtest.NewEmpty(t)
-	proxy := startProxy(t, database.URL)
+	url := shared(t).OwnerURL
+	proxy := startProxy(t, url)
 	pool := open(t, proxy.url, 4)
 	need.OK(t, pool.Ping(t.Context()))
 	proxy.leadTo(t, anotherServer(t, pool.Pool().Config().ConnConfig.Database))
@@ -206,11 +210,11 @@ func TestListenerFollowsThePool(t *testing.T) {
 	for len(e.connected) > 0 {
 		<-e.connected
 	}
-	proxy.leadTo(t, database.URL)
+	proxy.leadTo(t, url)
 	pool.Pool().Reset()
 	need.OK(t, pool.Ping(t.Context()))
 	await(t, "connected to the pool's server again", e.connected)
-	notify(t, database, "hello")
+	notify(t, "hello")
 	if got := await(t, "notification", e.received); got != "hello" {
 		t.Errorf("received %q", got)
 	}
@@ -220,13 +224,13 @@ func TestListenerFollowsThePool(t *testing.T) {
 // for a proof that began before them. They come during a proof, which takes long behind a pooler.
 func TestListenerHearsBeforeItIsAlive(t *testing.T) {
 	t.Parallel()
-	database := pgtest.NewEmpty(t)
+	database := shared(t)
 	const waiting, more = 50, 1000
 	var connected, sent atomic.Bool
 	reports := make(chan string, more) // "alive" and payloads
-	pool := pgtest.Open(t, pgtest.StartPooler(t, database.URL).URL+"&default_query_exec_mode=exec", 4, pgtest.Statements(func(string, []any) {
+	pool := pgtest.Open(t, pgtest.StartPooler(t, database.OwnerURL).URL+"&default_query_exec_mode=exec", 4, pgtest.Statements(func(string, []any) {
 		if connected.Load() && sent.CompareAndSwap(false, true) {
-			_, err := database.Pool.Exec(t.Context(), "SELECT pg_notify('some Channel', n::text) FROM generate_series(1, $1::int) AS n", waiting)
+			_, err := database.Pool.Exec(t.Context(), "SELECT pg_notify($1, n::text) FROM generate_series(1, $2::int) AS n", channel(t), waiting)
 			if err != nil {
 				t.Error(err)
 			}
@@ -236,7 +240,7 @@ func TestListenerHearsBeforeItIsAlive(t *testing.T) {
 	need.OK(t, pool.Ping(t.Context()))
 	need.Background(t, func(ctx context.Context) {
 		_ = (&postgres.Listener{
-			DB: pool, URL: database.URL, Channel: "some Channel", Patience: patience, Log: slog.New(slog.DiscardHandler),
+			DB: pool, URL: database.OwnerURL, Channel: channel(t), Patience: patience, Log: slog.New(slog.DiscardHandler),
 			Connected: func() { connected.Store(true) },
 			Heard:     func(payload string) { reports <- payload },
 			Alive:     func() { reports <- "alive" },

@@ -194,7 +194,7 @@ func TestMigrationsAtOnce(t *testing.T) {
 		want[version] = 1
 	}
 	need.Same(t, want, times, "runs of each migration")
-	need.Same(t, schema(t, pgtest.New(t).Pool), schema(t, database.Pool), "schema (want: one process, got: five)")
+	need.Same(t, schema(t, shared(t).Pool), schema(t, database.Pool), "schema (want: one process, got: five)")
 }
 
 // TestMigrationsWithoutLimits: the limits of serve, which the role has behind a pooler, do
@@ -275,7 +275,7 @@ func TestSchemaFit(t *testing.T) {
 func TestOpenMigrationsFails(t *testing.T) {
 	t.Parallel()
 	// A migration through a pooler would leave its lock behind.
-	pooler := pgtest.StartPooler(t, pgtest.NewEmpty(t).URL)
+	pooler := pgtest.StartPooler(t, shared(t).OwnerURL)
 	for url, want := range map[string]string{"://": "", "postgres://localhost:x/": "", closedPort: "", pooler.URL: "PETSTORE_DIRECT_URL"} {
 		if m, err := postgres.OpenMigrations(t.Context(), url); err == nil {
 			m.Close()

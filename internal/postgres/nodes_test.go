@@ -27,7 +27,7 @@ func TestHashOf(t *testing.T) {
 	for range 1000 {
 		ids = append(ids, int64(rand.Uint64()>>rand.N(64)))
 	}
-	want := pgtest.List[int32](t, pgtest.New(t).Pool, "SELECT hashint8(id) FROM unnest($1::bigint[]) WITH ORDINALITY AS given (id, n) ORDER BY n", ids)
+	want := pgtest.List[int32](t, shared(t).Pool, "SELECT hashint8(id) FROM unnest($1::bigint[]) WITH ORDINALITY AS given (id, n) ORDER BY n", ids)
 	for i, id := range ids {
 		if got := postgres.HashOf(id); got != want[i] {
 			t.Errorf("hash of %d: %d, want %d", id, got, want[i])
@@ -184,7 +184,7 @@ func TestDeadNode(t *testing.T) {
 func TestNoNodes(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "the database has nodes")
-	pool := open(t, pgtest.New(t).URL, 1)
+	pool := open(t, shared(t).URL, 1)
 	pool.FollowNodes(t.Context(), slog.New(slog.DiscardHandler)) // returns
 	if ctx := t.Context(); pool.ForAccounts(ctx, 1) != ctx || pool.ForNoAccount(ctx) != ctx || pool.NodeOf(1) != nil || pool.HasLostNode() {
 		t.Error("the pool knows nodes")

@@ -373,7 +373,7 @@ func TestUnsuitableReplicas(t *testing.T) {
 func TestOpenReplicasFails(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "it has no replicas")
-	primary := open(t, sharedURL(t), 2)
+	primary := open(t, shared(t).OwnerURL, 2)
 	options := postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)}
 	if _, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort, "postgres://secret@localhost:x/"}, options); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "number 2") {
 		t.Errorf("an invalid URL: %v", err)
@@ -385,7 +385,7 @@ func TestOpenReplicasFails(t *testing.T) {
 // TestEndOfRecord: a position after the header of a page is the end of the page before.
 func TestEndOfRecord(t *testing.T) {
 	t.Parallel()
-	server := open(t, sharedURL(t), 1)
+	server := open(t, shared(t).OwnerURL, 1)
 	var block, segment int64
 	need.OK(t, server.QueryRow(t.Context(), "SELECT current_setting('wal_block_size')::bigint, pg_size_bytes(current_setting('wal_segment_size'))").Scan(&block, &segment))
 	for lsn, want := range map[int64]int64{
@@ -408,7 +408,7 @@ func TestEndOfRecord(t *testing.T) {
 func TestPositionOnlyWithReplicas(t *testing.T) {
 	t.Parallel()
 	reads := 0 // of the position
-	pool := pgtest.Open(t, pgtest.New(t).URL, 1, pgtest.Statements(func(sql string, _ []any) {
+	pool := pgtest.Open(t, shared(t).URL, 1, pgtest.Statements(func(sql string, _ []any) {
 		if strings.Contains(sql, "pg_current_wal_insert_lsn") {
 			reads++
 		}

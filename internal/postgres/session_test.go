@@ -131,7 +131,7 @@ func TestPreparedStatementsBehindAPooler(t *testing.T) {
 // says what to do, and not a server that starts.
 func TestParameterRefused(t *testing.T) {
 	t.Parallel()
-	pooler := pgtest.StartPooler(t, pgtest.NewEmpty(t).URL)
+	pooler := pgtest.StartPooler(t, shared(t).OwnerURL)
 	err := open(t, pooler.URL, 1, "search_path", "elsewhere").Ping(t.Context())
 	if got := postgres.Explain(err); postgres.StartingUp(err) || !strings.Contains(got, "search_path; remove it from DATABASE_URL and set it for the role") {
 		t.Errorf("explained as %q: %v", got, err)
@@ -142,21 +142,21 @@ func TestParameterRefused(t *testing.T) {
 // is alive only while the pooler leads to the server that it listens to.
 func TestListenerBehindAPooler(t *testing.T) {
 	t.Parallel()
-	database := pgtest.NewEmpty(t)
-	pooler := pgtest.StartPooler(t, database.URL)
+	url := shared(t).OwnerURL
+	pooler := pgtest.StartPooler(t, url)
 	pool := open(t, pooler.URL, 4, "default_query_exec_mode", "exec")
 	need.OK(t, pool.Ping(t.Context()))
 	deaf := listen(t, pool)
 	need.Within(t, 30*time.Second, "the pooler is noticed", func() bool { return strings.Contains(deaf.log.String(), "PETSTORE_DIRECT_URL") })
-	e := listenAt(t, pool, database.URL)
+	e := listenAt(t, pool, url)
 	await(t, "connected", e.connected)
 	await(t, "alive", e.alive)
-	pgtest.Exec(t, pool, "SELECT pg_notify('some Channel', 'hello')")
+	pgtest.Exec(t, pool, "SELECT pg_notify($1, 'hello')", channel(t))
 	if got := await(t, "notification", e.received); got != "hello" {
 		t.Errorf("received %q", got)
 	}
 
-	config := need.Value(pgx.ParseConfig(database.URL))(t)
+	config := need.Value(pgx.ParseConfig(url))(t)
 	pooler.LeadTo(t, anotherServer(t, config.Database))
 	need.Within(t, 30*time.Second, "the other server is noticed", func() bool { return strings.Contains(e.log.String(), "another server") })
 	for len(e.alive) > 0 {
@@ -166,7 +166,7 @@ func TestListenerBehindAPooler(t *testing.T) {
 	if len(e.alive) > 0 {
 		t.Error("it was alive on another server than the pooler's")
 	}
-	pooler.LeadTo(t, database.URL)
+	pooler.LeadTo(t, url)
 	await(t, "alive on the pooler's server", e.alive)
 	if len(deaf.connected)+len(deaf.alive) > 0 {
 		t.Error("it listened through the pooler")

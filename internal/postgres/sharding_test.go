@@ -189,7 +189,7 @@ func TestErrorsAreClassifiedBySQLSTATE(t *testing.T) {
 func TestDistributeWithoutCitus(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "it has the extension")
-	m := openMigrations(t, pgtest.New(t).OwnerURL)
+	m := openMigrations(t, shared(t).OwnerURL)
 	if err := m.Distribute(t.Context(), func(string, time.Duration) {}); err == nil || !strings.Contains(err.Error(), "CREATE EXTENSION citus") {
 		t.Errorf("without the extension: %v", err)
 	}
