@@ -33,13 +33,6 @@ func announced(t *testing.T, database *pgtest.Database, action func()) (payloads
 	}
 }
 
-// another returns another account on the same database.
-func (a *account) another(name string) *account {
-	a.t.Helper()
-	owner := need.Value(stores.Ensure(a.t.Context(), a.queries, name))(a.t)
-	return &account{t: a.t, database: a.database, queries: a.queries, id: owner.ID, now: a.now}
-}
-
 // lookupsOf returns how many lookups it takes to verify a secret, while notifications
 // arrive.
 func lookupsOf(t *testing.T, v *auth.Verifier, secret string) uint64 {
@@ -57,12 +50,12 @@ func lookupsOf(t *testing.T, v *auth.Verifier, secret string) uint64 {
 // these end.
 func TestAnnouncements(t *testing.T) {
 	t.Parallel()
-	a := newAccount(t)
+	a := newAccountOn(t, pgtest.New(t)) // the others announce their own changes
 	id, secret := a.issue(nil)
 	for range 2 {
 		a.issue(nil)
 	}
-	a.another("another").issue(nil)
+	newAccountOn(t, a.database).issue(nil)
 	made := need.Value(stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "x", Sample: stores.SampleEmpty, Expiry: time.Hour}))(t)
 	transact := func(change func(*db.Queries) error) {
 		need.OK(t, pgx.BeginFunc(t.Context(), a.database.Pool, func(tx pgx.Tx) error { return change(db.New(tx)) }))
@@ -113,7 +106,7 @@ func TestHeard(t *testing.T) {
 	v := a.verifier()
 	id, first := a.issue(nil)
 	_, second := a.issue(nil)
-	_, other := a.another("another").issue(nil)
+	_, other := newAccount(t).issue(nil)
 	key, account := strconv.FormatInt(id, 10), "account "+strconv.FormatInt(a.id, 10)
 	for _, test := range []struct {
 		payload string

@@ -329,7 +329,7 @@ func TestForgetDuringALookup(t *testing.T) {
 func TestCacheIsShared(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
-	other := a.another("other")
+	other := newAccount(t)
 	made := need.Value(stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "test", Sample: stores.SampleEmpty, Expiry: time.Hour}))(t)
 	sandbox := &account{t: t, database: a.database, queries: a.queries, id: made.Sandbox.ID}
 	past := a.now.Add(-time.Second)

@@ -3,8 +3,10 @@ package auth_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +22,11 @@ import (
 	"petstore/internal/tools/need"
 )
 
-// account is an account on a database of its own test, with a clock.
+func TestMain(m *testing.M) {
+	os.Exit(pgtest.Run(m.Run))
+}
+
+// account is an account of one test, with a clock.
 type account struct {
 	t        testing.TB
 	database *pgtest.Database
@@ -29,11 +35,16 @@ type account struct {
 	now      time.Time
 }
 
+// newAccount creates an account on the database that the tests share.
 func newAccount(t testing.TB) *account {
 	t.Helper()
-	database := pgtest.New(t)
+	return newAccountOn(t, need.Value(pgtest.Shared())(t))
+}
+
+func newAccountOn(t testing.TB, database *pgtest.Database) *account {
+	t.Helper()
 	queries := db.New(database.Pool)
-	owner := need.Value(stores.Ensure(t.Context(), queries, "tester"))(t)
+	owner := need.Value(stores.Ensure(t.Context(), queries, rand.Text()))(t)
 	return &account{t: t, database: database, queries: queries, id: owner.ID, now: time.Now()}
 }
 
@@ -155,7 +166,7 @@ func TestRotateNoKey(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	id, secret := a.issue(nil)
-	other := a.another("other")
+	other := newAccount(t)
 	none := func(accountID, id int64) {
 		t.Helper()
 		if _, made, err := auth.Rotate(t.Context(), a.queries, accountID, id, 0); !errors.Is(err, auth.ErrNoKey) || made != (auth.Secret{}) {
@@ -163,7 +174,7 @@ func TestRotateNoKey(t *testing.T) {
 		}
 	}
 	none(other.id, id)
-	none(a.id, id+1)
+	none(a.id, -id)
 	a.wantWork(a.now, nil, map[string]bool{secret: true})
 	second, _ := a.rotate(id, time.Hour)
 	need.Value(a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: id, AccountID: a.id}))(t)
@@ -306,6 +317,8 @@ func TestFlushIsAWrite(t *testing.T) {
 func TestRecordUses(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
+	pool := pgtest.Open(t, a.database.URL, 1)
+	a.queries = db.New(pool)
 	v := a.verifier()
 	id, secret := a.issue(nil)
 	a.works(v, secret)
@@ -321,7 +334,7 @@ func TestRecordUses(t *testing.T) {
 
 	a.now = began.Add(time.Hour)
 	a.works(v, secret)
-	a.database.Pool.Close()
+	pool.Close()
 	v.RecordUses(ended, slog.New(slog.NewTextHandler(&log, nil)))
 	if line := log.String(); !strings.Contains(line, "level=WARN") || !strings.Contains(line, "last used") || strings.Contains(line, secret) {
 		t.Errorf("logged: %s", line)
@@ -359,7 +372,7 @@ func TestFlushesAtOnce(t *testing.T) {
 			})
 		}
 		group.Wait()
-		if written := pgtest.Read[int](t, a.database.Pool, "SELECT count(*) FROM api_key_uses WHERE last_used_at = $1", a.now.Truncate(time.Microsecond)); written != keys {
+		if written := pgtest.Read[int](t, a.database.Pool, "SELECT count(*) FROM api_key_uses WHERE account_id = $1 AND last_used_at = $2", a.id, a.now.Truncate(time.Microsecond)); written != keys {
 			t.Errorf("uses of %d of %d keys were written", written, keys)
 		}
 	}
