@@ -235,6 +235,7 @@ func (c *counter) raise(disturbed func(attempt int) bool) func(context.Context, 
 // times.
 func TestRetry(t *testing.T) {
 	t.Parallel()
+	c := newCounter(t)
 	for what, test := range map[string]struct {
 		disturbed    func(attempt int) bool
 		attempts, at int
@@ -245,17 +246,15 @@ func TestRetry(t *testing.T) {
 		"disturbed three times": {func(attempt int) bool { return attempt <= 3 }, 4, 4, ""},
 		"disturbed each time":   {func(int) bool { return true }, 4, 0, "40001"},
 	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			c := newCounter(t)
-			n, err := postgres.Retry(t.Context(), c.pool, c.raise(test.disturbed), 1)
-			if c.attempts != test.attempts || n != test.at || stateOf(err) != test.state {
-				t.Errorf("%d attempts ended at %d with %v; want %d, %d and %q", c.attempts, n, err, test.attempts, test.at, test.state)
-			}
-			if err != nil && !postgres.Unavailable(err) {
-				t.Errorf("%v is not Unavailable", err)
-			}
-		})
+		c.attempts = 0
+		pgtest.Exec(t, c.pool, "UPDATE counters SET n = 0")
+		n, err := postgres.Retry(t.Context(), c.pool, c.raise(test.disturbed), 1)
+		if c.attempts != test.attempts || n != test.at || stateOf(err) != test.state {
+			t.Errorf("%s: %d attempts ended at %d with %v; want %d, %d and %q", what, c.attempts, n, err, test.attempts, test.at, test.state)
+		}
+		if err != nil && !postgres.Unavailable(err) {
+			t.Errorf("%s: %v is not Unavailable", what, err)
+		}
 	}
 }
 
