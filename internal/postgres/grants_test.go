@@ -37,11 +37,9 @@ func newServed(t *testing.T) *served {
 	return s
 }
 
-// TestServingRoleChangesOnlyRows: the serving role can only change rows as queries
-// do, and cannot get more privileges.
-func TestServingRoleChangesOnlyRows(t *testing.T) {
-	t.Parallel()
-	s := newServed(t)
+// wantOnlyRows checks that the serving role can only change rows as queries do, and cannot get more privileges.
+func (s *served) wantOnlyRows(t *testing.T) {
+	t.Helper()
 	before := s.privileges(t)
 	pool := open(t, s.OwnerURL, 1, "role", s.role)
 	for _, statement := range []string{
@@ -75,11 +73,12 @@ func TestServingRoleChangesOnlyRows(t *testing.T) {
 	}
 }
 
-// TestServingPrivileges checks that the role may run every query, and that some
+// TestServingPrivileges checks that the role can only change rows, that it may run every query, and that some
 // query needs each of its privileges.
 func TestServingPrivileges(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
+	s.wantOnlyRows(t)
 	granted := s.privileges(t)
 	queries := s.prepareQueries(t)
 	if rejected := queries.rejected(t, ""); len(rejected) > 0 {
