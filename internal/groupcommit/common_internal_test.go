@@ -102,6 +102,11 @@ func TestCommonGroupEqualsSequence(t *testing.T) {
 func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "it has no such groups")
+	const reset = `
+		DELETE FROM orders; DELETE FROM events; DELETE FROM idempotency_keys;
+		UPDATE inventory SET quantity = 10, held = 0; UPDATE account_state SET closed = DEFAULT, last_order_id = DEFAULT;`
+	f := newFixture(t)
+	f.newSandbox()
 	panics := &Write{Pet: 1, Decide: func(*State) (Response, error) { panic("a bug") }}
 	for what, test := range map[string]struct {
 		before string // SQL
@@ -117,28 +122,23 @@ func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 		"its sandbox cannot become full":  {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID), storeWrite{sandbox, order(1, 1)}, nil},
 		"it creates no row":               {fmt.Sprintf("UPDATE account_state SET last_order_id = %d WHERE account_id = 3", smallID+1), storeWrite{sandbox, restock(1, 1)}, nil},
 	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.newSandbox()
-			f.exec(test.before)
-			writes := []storeWrite{test.write, {two, emits(order(2, 4))}, {one, panics}}
-			decided := need.Value(f.run(t.Context(), newGroup(commonGroup, writes...)))(t)
-			if !errors.Is(decided[0].err, test.want) {
-				t.Errorf("the write: %v, want %v", decided[0].err, test.want)
+		f.exec(reset + test.before)
+		writes := []storeWrite{test.write, {two, emits(order(2, 4))}, {one, panics}}
+		decided := need.Value(f.run(t.Context(), newGroup(commonGroup, writes...)))(t)
+		if !errors.Is(decided[0].err, test.want) {
+			t.Errorf("%s: the write: %v, want %v", what, decided[0].err, test.want)
+		}
+		if decided[1].err != nil {
+			t.Errorf("%s: its neighbor: %v", what, decided[1].err)
+		}
+		if rows := f.stored(two); len(rows) != 5 || rows[0] != "order of pet 2: 4, f" || len(f.feed(two)) != 1 {
+			t.Errorf("%s: the store of its neighbor has %q and the events %q", what, rows, f.feed(two))
+		}
+		for _, row := range f.stored(one) {
+			if strings.HasPrefix(row, "order") || !strings.HasSuffix(row, "10 in stock, 0 held") {
+				t.Errorf("%s: its store has %s", what, row)
 			}
-			if decided[1].err != nil {
-				t.Errorf("its neighbor: %v", decided[1].err)
-			}
-			if rows := f.stored(two); len(rows) != 5 || rows[0] != "order of pet 2: 4, f" || len(f.feed(two)) != 1 {
-				t.Errorf("the store of its neighbor has %q and the events %q", rows, f.feed(two))
-			}
-			for _, row := range f.stored(one) {
-				if strings.HasPrefix(row, "order") || !strings.HasSuffix(row, "10 in stock, 0 held") {
-					t.Errorf("its store has %s", row)
-				}
-			}
-		})
+		}
 	}
 }
 
