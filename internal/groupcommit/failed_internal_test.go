@@ -303,7 +303,7 @@ func (f *fixture) openCut(by cutter) *Committer {
 		go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
 		one := by
 		one.Conn = client
-		go func() { _, _ = io.Copy(one, server); _ = client.Close() }()
+		_, _ = io.Copy(one, server)
 	})
 }
 

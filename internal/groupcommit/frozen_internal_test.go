@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -53,35 +52,24 @@ func (f *fixture) openFrozen(mark string) (*Committer, *freezer) {
 		one := *shared
 		one.Conn = server
 		go func() { _, _ = io.Copy(&one, client); _ = server.Close() }()
-		go func() { _, _ = io.Copy(client, server); _ = client.Close() }()
+		_, _ = io.Copy(client, server)
 	}), shared
 }
 
-// openThrough returns a Committer whose connections lead through a proxy.
+// openThrough returns a Committer whose connections lead through a proxy. They end when forward returns.
 func (f *fixture) openThrough(forward func(client, server net.Conn)) *Committer {
 	f.t.Helper()
-	target := need.Value(url.Parse(f.database.DirectURL))(f.t)
 	config := need.Value(pgconn.ParseConfig(f.database.DirectURL))(f.t)
-	listener := need.Value((&net.ListenConfig{}).Listen(f.t.Context(), "tcp", "127.0.0.1:0"))(f.t)
-	f.t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for client, err := listener.Accept(); err == nil; client, err = listener.Accept() {
-			network, address := pgconn.NetworkAddress(config.Host, config.Port)
-			server, err := (&net.Dialer{}).DialContext(context.Background(), network, address)
-			if err != nil {
-				return
-			}
-			forward(client, server)
+	network, address := pgconn.NetworkAddress(config.Host, config.Port)
+	through := pgtest.Through(f.t, f.database.DirectURL, func(client net.Conn) {
+		server, err := (&net.Dialer{}).DialContext(context.Background(), network, address)
+		if err != nil {
+			return
 		}
-	}()
-	host, port, err := net.SplitHostPort(listener.Addr().String())
-	need.OK(f.t, err)
-	query := target.Query()
-	query.Set("host", host)
-	query.Set("port", port)
-	target.RawQuery = query.Encode()
-	pool := pgtest.Open(f.t, target.String(), 2)
-	return newCommitter(pool)
+		defer server.Close()
+		forward(client, server)
+	})
+	return newCommitter(pgtest.Open(f.t, through, 2))
 }
 
 // emitting makes a write that has an event with this text.

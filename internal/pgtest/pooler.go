@@ -185,6 +185,19 @@ func ServeTCP(t testing.TB, handle func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
+// Through returns the URL of a database through a proxy, until the test ends. The proxy handles every connection
+// of a client with handle and closes it.
+func Through(t testing.TB, databaseURL string, handle func(client net.Conn)) string {
+	t.Helper()
+	config := need.Value(pgconn.ParseConfig(databaseURL))(t)
+	query := need.Value(url.Parse(databaseURL))(t).Query()
+	query.Del("host")
+	query.Del("port")
+	query.Set("sslmode", "disable")
+	address := &url.URL{Scheme: "postgres", Host: ServeTCP(t, handle), Path: "/" + config.Database, RawQuery: query.Encode()}
+	return withRole(address, config.User, config.Password)
+}
+
 // FreePort returns a port of this machine that nothing listens on.
 func FreePort(t testing.TB) string {
 	t.Helper()

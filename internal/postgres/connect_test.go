@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -50,20 +49,9 @@ type pipe struct {
 // ends.
 func startProxy(t *testing.T, databaseURL string) *proxy {
 	t.Helper()
-	parsed := need.Value(url.Parse(databaseURL))(t)
-	config := need.Value(pgx.ParseConfig(databaseURL))(t)
-	query := parsed.Query()
-	for _, name := range []string{"host", "port", "user", "password"} {
-		query.Del(name)
-	}
-	query.Set("sslmode", "disable")
 	p := &proxy{}
 	p.leadTo(t, databaseURL)
-	through := url.URL{
-		Scheme: "postgres", Host: pgtest.ServeTCP(t, p.carry), Path: "/" + config.Database,
-		User: url.UserPassword(config.User, config.Password), RawQuery: query.Encode(),
-	}
-	p.url = through.String()
+	p.url = pgtest.Through(t, databaseURL, p.carry)
 	return p
 }
 
@@ -88,7 +76,7 @@ func (p *proxy) swallow(mute bool) {
 	}
 }
 
-// carry forwards a connection, which [pgtest.ServeTCP] closes.
+// carry forwards a connection, which [pgtest.Through] closes.
 func (p *proxy) carry(client net.Conn) {
 	p.mu.Lock()
 	network, address, one := p.network, p.address, &pipe{silent: p.mute}
