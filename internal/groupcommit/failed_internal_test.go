@@ -122,7 +122,8 @@ func stateOf(err error) string {
 }
 
 // TestPoisonedWriteFailsAlone: one write makes the server fail its group with any SQLSTATE,
-// at its statement or at COMMIT. Its neighbors do not fail, and each has its effect once.
+// at its statement or at COMMIT. Its neighbors do not fail, and each has its effect once. A write
+// without neighbors does not run again if the database fails it.
 func TestPoisonedWriteFailsAlone(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
@@ -156,15 +157,7 @@ func TestPoisonedWriteFailsAlone(t *testing.T) {
 	if int(again) < len(actions) {
 		t.Errorf("%d neighbors ran again in %d groups, so most did not share one with the poisoned write", again, len(actions))
 	}
-}
-
-// TestLoneWriteRunsOnce: a write without neighbors does not run again if the database fails
-// it.
-func TestLoneWriteRunsOnce(t *testing.T) {
-	t.Parallel()
-	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
-	f := newFixture(t)
-	f.exec(poison)
+	lone := f.openAgain()
 	for _, state := range []string{"25006", "53100", "55P03", "57014", "57P01", "58030"} {
 		w, times := send("raise "+state), 0
 		decide := w.Decide
@@ -172,7 +165,7 @@ func TestLoneWriteRunsOnce(t *testing.T) {
 			times++
 			return decide(s)
 		}
-		if _, err := f.Do(t.Context(), one, w); stateOf(err) != state || times != 1 {
+		if _, err := lone.Do(t.Context(), one, w); stateOf(err) != state || times != 1 {
 			t.Errorf("a write that fails with %s ran %d times: %v", state, times, err)
 		}
 	}
@@ -263,14 +256,14 @@ func TestGroupKeepsLowerTimeouts(t *testing.T) {
 	}
 }
 
-// cutter is a connection to a client that breaks at a CommandComplete, with an error of the
+// cutter is a connection to a client that breaks at the second CommandComplete of a kind, with an error of the
 // server.
 type cutter struct {
 	net.Conn
 	tag   string
-	after bool          // the client receives the message
-	later *atomic.Int32 // how many of these messages come before; nil: none
+	after bool // the client receives the message
 	last  pgproto3.ErrorResponse
+	seen  *atomic.Bool // the first message, of the write during which the others arrive
 }
 
 // terminated and crashed are errors of a server that ends connections.
@@ -283,7 +276,7 @@ var (
 func (c cutter) Write(p []byte) (int, error) {
 	const header = 5
 	at := bytes.Index(p, []byte(c.tag+"\x00"))
-	if at < 0 || c.later != nil && c.later.Add(-1) >= 0 {
+	if at < 0 || !c.seen.Swap(true) {
 		return c.Conn.Write(p)
 	}
 	end := at - header
@@ -299,6 +292,7 @@ func (c cutter) Write(p []byte) (int, error) {
 
 // openCut opens a committer whose connections break.
 func (f *fixture) openCut(by cutter) *Committer {
+	by.seen = new(atomic.Bool)
 	return f.openThrough(func(client, server net.Conn) {
 		go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
 		one := by
@@ -307,48 +301,32 @@ func (f *fixture) openCut(by cutter) *Committer {
 	})
 }
 
-// TestErrorInsteadOfBegin: the server ends the connection before it begins a transaction.
-func TestErrorInsteadOfBegin(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	if _, err := f.openCut(cutter{tag: "BEGIN", last: terminated}).Do(t.Context(), one, send("lost")); !postgres.Unavailable(err) {
-		t.Errorf("the write: %v", err)
-	}
-	if got := f.messages(); got != 0 {
-		t.Errorf("%d messages, want none", got)
-	}
-}
-
-// TestErrorAfterCommit: the server ends the connection right after it has reported the
-// commit. The writes have happened, so they succeed and do not run again.
-func TestErrorAfterCommit(t *testing.T) {
+// TestConnectionsThatEnd: the server ends the connection of a group. Its writes fail unless the server has
+// reported the commit. A server that crashes while it commits has committed when it starts again, so none of
+// them may run again.
+func TestConnectionsThatEnd(t *testing.T) {
 	t.Parallel()
 	const writes = 10
 	f := newFixture(t)
-	failures, _ := f.together(f.openCut(cutter{tag: "COMMIT", after: true, last: terminated}), sent(writes)...)
-	if err := errors.Join(failures...); err != nil {
-		t.Error(err)
-	}
-	if got := f.messages(); got != writes {
-		t.Errorf("%d messages, want %d", got, writes)
-	}
-}
-
-// TestCrashAtCommit: the server crashes while it commits, and has committed when it starts again. So the
-// writes fail, and do not run again.
-func TestCrashAtCommit(t *testing.T) {
-	t.Parallel()
-	const writes = 10
-	f := newFixture(t)
-	crashing := cutter{tag: "COMMIT", later: new(atomic.Int32), last: crashed}
-	crashing.later.Store(1) // of the write during which the others arrive
-	failures, decided := f.together(f.openCut(crashing), sent(writes)...)
-	for i, err := range failures {
-		if !postgres.Unavailable(err) || decided[i] != 1 {
-			t.Errorf("write %d was decided %d times: %v", i, decided[i], err)
+	for when, test := range map[string]struct {
+		cut     cutter
+		fails   bool
+		decided int32 // how often each write was decided
+		stored  int
+	}{
+		"instead of BEGIN": {cutter{tag: "BEGIN", last: terminated}, true, 0, 0},
+		"after COMMIT":     {cutter{tag: "COMMIT", after: true, last: terminated}, false, 1, writes},
+		"during COMMIT":    {cutter{tag: "COMMIT", last: crashed}, true, 1, writes},
+	} {
+		f.exec("DELETE FROM messages")
+		failures, decided := f.together(f.openCut(test.cut), sent(writes)...)
+		for i, err := range failures {
+			if failed := err != nil; failed != test.fails || failed && !postgres.Unavailable(err) || decided[i] != test.decided {
+				t.Errorf("%s: write %d was decided %d times: %v", when, i, decided[i], err)
+			}
 		}
-	}
-	if got := f.messages(); got != writes {
-		t.Errorf("%d messages, want %d", got, writes)
+		if got := f.messages(); got != test.stored {
+			t.Errorf("%s: %d messages, want %d", when, got, test.stored)
+		}
 	}
 }
