@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,10 @@ import (
 	"petstore/internal/webhook"
 )
 
+func TestMain(m *testing.M) {
+	os.Exit(pgtest.Run(m.Run))
+}
+
 // open opens a pool on a database.
 func open(t *testing.T, database *pgtest.Database, tracers ...pgx.QueryTracer) *postgres.DB {
 	t.Helper()
@@ -27,11 +32,17 @@ func open(t *testing.T, database *pgtest.Database, tracers ...pgx.QueryTracer) *
 	return pgtest.Open(t, database.URL, conns, tracers...)
 }
 
+// openShared opens a pool on the database of the tests that need no rows.
+func openShared(t *testing.T) *postgres.DB {
+	t.Helper()
+	return open(t, need.Value(pgtest.Shared())(t))
+}
+
 // TestRun: tasks run at once and again until the context ends, also after an error, which is
 // logged.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.New(t))
+	pool := openShared(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var log bytes.Buffer
@@ -58,7 +69,7 @@ func TestRun(t *testing.T) {
 // TestFirstRuns: the tasks of a process that starts run one after the other.
 func TestFirstRuns(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.New(t))
+	pool := openShared(t)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -81,7 +92,7 @@ func TestFirstRuns(t *testing.T) {
 // TestNextRun: a task is due again after its interval, or sooner after an error.
 func TestNextRun(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.New(t))
+	pool := openShared(t)
 	var failure error
 	task := Task{Name: "tidy up", Every: time.Hour, Again: time.Minute, Run: func(context.Context) error { return failure }}
 	wantNext := func(want time.Duration) {
@@ -102,7 +113,7 @@ func TestNextRun(t *testing.T) {
 // they log a warning.
 func TestTasks(t *testing.T) {
 	t.Parallel()
-	current, empty, closed := open(t, pgtest.New(t)), open(t, pgtest.NewEmpty(t)), open(t, pgtest.NewEmpty(t))
+	current, empty, closed := openShared(t), open(t, pgtest.NewEmpty(t)), openShared(t)
 	closed.Close()
 	for _, test := range []struct {
 		name     string
