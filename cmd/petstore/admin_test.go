@@ -91,6 +91,7 @@ func TestAdmin(t *testing.T) {
 		`petstore_http_rate_limited_total{limit="concurrency"} 0`,
 		`petstore_http_rate_limited_total{limit="address"} 1`,
 		`petstore_idempotent_replays_total 1`,
+		`petstore_ready 1`,
 	} {
 		if !strings.Contains(metrics, line+"\n") {
 			t.Errorf("the metrics have no line %s", line)

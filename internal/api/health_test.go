@@ -14,6 +14,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/telemetry"
 	"petstore/internal/tools/need"
 )
 
@@ -75,8 +76,13 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	clock := &stoppedClock{}
-	p := startOn(t, database).with(func(o *api.Options) { o.Now = clock.now })
+	metrics := telemetry.NewMetrics()
+	p := startOn(t, database).with(func(o *api.Options) { o.Now, o.Metrics = clock.now, metrics })
+	if text := exposed(t, metrics); strings.Contains(text, "petstore_ready") {
+		t.Error("the metrics have petstore_ready before the first probe")
+	}
 	p.get("/readyz").want(200)
+	need.Contains(t, "the page of metrics", exposed(t, metrics), "petstore_ready 1\n")
 	migrations, err := postgres.OpenMigrations(t.Context(), database.OwnerURL)
 	need.OK(t, err)
 	defer migrations.Close()
@@ -85,6 +91,7 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 	need.OK(t, err)
 	clock.move(time.Second)
 	p.wantNotReady("petstore migrate up", behind)
+	need.Contains(t, "the page of metrics", exposed(t, metrics), "petstore_ready 0\n")
 	need.Contains(t, "the log", p.log.String(), `"error":"The database schema is behind.`)
 	_, err = migrations.Up(t.Context())
 	need.OK(t, err)

@@ -45,6 +45,7 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 	c.Header("Cache-Control", "no-store")
 	checks := map[string]string{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "ok"}
 	unready := func(check, state, message string) error {
+		g.options.Metrics.SetReady(false)
 		checks[check] = state
 		for _, later := range readinessChecks[slices.Index(readinessChecks, check)+1:] {
 			checks[later] = "unknown"
@@ -77,6 +78,7 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 		requestOf(c).cause = schema.missing
 		return unready("partitions", "missing", "The table events has no partition for new rows, and the server cannot create it. The log of the server says why.")
 	default:
+		g.options.Metrics.SetReady(true)
 		return httpjson.Write(c.Writer, health{Status: "ok", Checks: checks})
 	}
 }

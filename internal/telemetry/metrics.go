@@ -47,6 +47,7 @@ type Metrics struct {
 	recorded  *prometheus.CounterVec
 	injected  *prometheus.CounterVec
 	streams   prometheus.Gauge
+	ready     *prometheus.GaugeVec // without a label, so that it can be absent
 	webhooks  webhookMetrics
 }
 
@@ -92,6 +93,10 @@ func NewMetrics() *Metrics {
 			Name: "petstore_event_streams",
 			Help: "Open streams of events.",
 		}),
+		ready: made.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "petstore_ready",
+			Help: "1 if the last readiness probe succeeded, or else 0. Absent until the first probe.",
+		}, nil),
 	}
 	for _, limit := range []Limit{KeyLimit, AccountLimit, SandboxesLimit, ConcurrencyLimit, AddressLimit} {
 		m.limited[limit] = limited.WithLabelValues(string(limit))
@@ -188,12 +193,16 @@ func (m *Metrics) WatchReplica(index int, address string, status func() (lag flo
 	labels := prometheus.Labels{"replica": strconv.Itoa(index), "address": address}
 	m.watchGauge("petstore_replica_lag_seconds", "Age of the state of a read replica. NaN if it was never reached.", labels,
 		func() float64 { lag, _ := status(); return lag })
-	m.watchGauge("petstore_replica_in_rotation", "1 if a read replica serves reads, or else 0.", labels, func() float64 {
-		if _, in := status(); in {
-			return 1
-		}
-		return 0
-	})
+	m.watchGauge("petstore_replica_in_rotation", "1 if a read replica serves reads, or else 0.", labels,
+		func() float64 { _, in := status(); return oneIf(in) })
+}
+
+// oneIf returns 1 if a condition holds, or else 0.
+func oneIf(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
 }
 
 // WatchReads exports how many GET requests a replica or the primary served for a reason.
@@ -223,6 +232,9 @@ func (m *Metrics) StreamOpened() { m.streams.Inc() }
 
 // StreamClosed counts the end of a stream.
 func (m *Metrics) StreamClosed() { m.streams.Dec() }
+
+// SetReady notes whether a readiness probe succeeded.
+func (m *Metrics) SetReady(isReady bool) { m.ready.WithLabelValues().Set(oneIf(isReady)) }
 
 // Injected counts a fault that a rule of a sandbox injected.
 func (m *Metrics) Injected(effect string) { m.injected.WithLabelValues(effect).Inc() }
