@@ -106,14 +106,15 @@ func TestServeLimitsRequests(t *testing.T) {
 	}
 }
 
-// TestServeLimitsConnections covers the two variables, the metrics, and a shutdown
-// at the limit.
+// TestServeLimitsConnections covers the two variables, the streams of so few connections, the
+// metrics, and a shutdown at the limit.
 func TestServeLimitsConnections(t *testing.T) {
 	t.Parallel()
 	environ := []string{
 		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
 		"PETSTORE_MAX_CONNECTIONS=2", "PETSTORE_MAX_HEADER_BYTES=8192",
 	}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
 	program := begin(t, emptyDir, environ, "serve")
 	base, admin := program.addresses()
 	address := strings.TrimPrefix(base, "http://")
@@ -130,6 +131,14 @@ func TestServeLimitsConnections(t *testing.T) {
 			t.Errorf("a header of %d bytes: %v, %s", test.size, err, response)
 		}
 	}
+
+	stream := "GET /events HTTP/1.1\r\nHost: petstore\r\nAccept: text/event-stream\r\nAuthorization: Bearer " + key + "\r\n\r\n"
+	first := need.Value(new(net.Dialer).DialContext(t.Context(), "tcp", address))(t)
+	need.OK(t, first.SetDeadline(time.Now().Add(patience)))
+	_ = need.Value(io.WriteString(first, stream))(t)
+	need.Contains(t, "the first stream", need.Value(bufio.NewReader(first).ReadString('\n'))(t), " 200 OK")
+	need.Contains(t, "the second stream", need.Value(roundTrip(t, address, stream, patience))(t), " 429 ")
+	first.Close()
 
 	awaitMetric(t, admin, "petstore_http_connections", 0) // the server closes one after 431 later than its client
 

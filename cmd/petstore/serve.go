@@ -253,6 +253,7 @@ func apiOptions(c config) api.Options {
 		AccountLimit:   c.accountLimit(),
 		FailureLimit:   ratelimit.Limit{PerMinute: c.AuthFailureLimit, Burst: c.AuthFailureLimit},
 		TrustedProxies: c.TrustedProxies,
+		MaxConnections: c.MaxConnections,
 	}, Egress: c.guard(), Vault: c.vault}
 }
 

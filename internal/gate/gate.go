@@ -68,6 +68,9 @@ type Options struct {
 	// MaxInFlight is the maximum number of requests with an API key in progress. The
 	// server rejects more of them immediately. Zero: the total of [admission.Requests].
 	MaxInFlight int
+	// MaxConnections is the maximum number of connections of clients. With fewer than by default, the
+	// server allows fewer streams, requests that wait and injected delays. Zero: 2000.
+	MaxConnections int
 
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
@@ -83,6 +86,9 @@ func (o *Options) SetDefaults() {
 	}
 	if o.MaxInFlight == 0 {
 		o.MaxInFlight = int(admission.Requests.Total)
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = defaultConnections
 	}
 	if o.StreamPause == 0 {
 		o.StreamPause = defaultStreamPause

@@ -52,9 +52,9 @@ func newLimits(options Options, locks *admission.Pool) *Limits {
 		bodies:    admission.New(admission.Bodies),
 		bodyBytes: admission.New(admission.BodyBytes),
 		pageBytes: admission.New(admission.PageBytes),
-		delays:    admission.New(admission.Delays),
-		longPolls: admission.New(admission.LongPolls),
-		streams:   admission.New(admission.Streams),
+		delays:    admission.New(ofConnections(admission.Delays, options.MaxConnections)),
+		longPolls: admission.New(ofConnections(admission.LongPolls, options.MaxConnections)),
+		streams:   admission.New(ofConnections(admission.Streams, options.MaxConnections)),
 		Counts:    admission.New(admission.Counts),
 		Locks:     locks,
 		Loads:     admission.New(admission.Loads),
@@ -67,6 +67,15 @@ func newLimits(options Options, locks *admission.Pool) *Limits {
 	l.policy = l.policyHeader(options.KeyLimit, options.AccountLimit)
 	l.sandboxPolicy = l.policyHeader(options.KeyLimit, options.AccountLimit, ofSandboxes)
 	return l
+}
+
+// defaultConnections is the number of connections for which the totals of resources are made.
+const defaultConnections = 2000
+
+// ofConnections returns a resource whose parts hold a connection each, for a number of connections. With
+// fewer than by default, it has less, so that one payer leaves connections to others.
+func ofConnections(r admission.Resource, connections int) admission.Resource {
+	return r.Of(max(1, int(r.Total)*min(connections, defaultConnections)/defaultConnections))
 }
 
 // halfOf returns half of a number, but not 0 for a positive one, which would mean

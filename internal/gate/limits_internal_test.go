@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"petstore/internal/admission"
 	"petstore/internal/auth"
 	"petstore/internal/ratelimit"
 	"petstore/internal/tools/need"
@@ -61,6 +62,23 @@ func steady() func() time.Time {
 	return func() time.Time {
 		at = at.Add(time.Second)
 		return at
+	}
+}
+
+// TestFewConnections: with few connections, a payer has less of what holds a connection.
+func TestFewConnections(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		connections   int
+		waits, delays int64
+	}{{1_000_000, 200, 128}, {2000, 200, 128}, {400, 40, 26}, {1, 1, 1}} {
+		l := newLimits(Options{MaxConnections: test.connections, Now: steady()}, nil)
+		for pool, want := range map[*admission.Pool]int64{l.streams: test.waits, l.longPolls: test.waits, l.delays: test.delays} {
+			need.OK(t, pool.Take(t.Context(), 1, want))
+			if err := pool.Take(t.Context(), 1, 1); err == nil {
+				t.Errorf("with %d connections, a payer has more than %d of a resource", test.connections, want)
+			}
+		}
 	}
 }
 
