@@ -243,7 +243,7 @@ func (s *series) add(t *testing.T, exposed string) {
 }
 
 // sharedGauges are the metrics that every instance reports with the same value.
-var sharedGauges = regexp.MustCompile(`^petstore_(webhooks_due|webhooks_failing|webhook_oldest_due_seconds|webhook_undispatched_events)$`)
+var sharedGauges = regexp.MustCompile(`^petstore_(webhooks_due|webhooks_failing|webhook_oldest_(due|unclaimed)_seconds|webhook_undispatched_events)$`)
 
 // sumOfShared returns the name of a shared gauge that an expression adds up or shows for each
 // instance; empty: there is none.

@@ -347,7 +347,7 @@ func (w *Worker) takesOver() bool {
 // process delivers.
 func (w *Worker) sweepWebhooks(ctx context.Context) error {
 	count, oldest := map[bool]int{}, map[bool]float64{} // by whether the webhook is failing
-	shortened := 0
+	unclaimed, shortened := 0.0, 0
 	err := w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
 		for after := (db.DrainWebhooksParams{Every: every, Ids: ids, PageSize: page}); ; {
 			rows, err := w.queries.DrainWebhooks(ctx, after)
@@ -359,6 +359,9 @@ func (w *Worker) sweepWebhooks(ctx context.Context) error {
 					count[row.IsFailing]++
 				}
 				oldest[row.IsFailing] = max(oldest[row.IsFailing], row.DueFor)
+				if row.IsFree && !row.IsFailing {
+					unclaimed = max(unclaimed, row.DueFor)
+				}
 				switch {
 				case row.IsFree:
 					w.startDrain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
@@ -378,6 +381,7 @@ func (w *Worker) sweepWebhooks(ctx context.Context) error {
 	}
 	switch {
 	case err == nil:
+		w.options.Metrics.SetOldestUnclaimed(unclaimed)
 		for _, isFailing := range []bool{false, true} {
 			w.options.Metrics.SetDue(isFailing, count[isFailing], oldest[isFailing])
 		}

@@ -251,6 +251,28 @@ func (l *lab) sweepAll(which string, isReachable func(accountID int64) bool) {
 	}
 }
 
+// TestOldestDelivery: only a delivery to a webhook that works and to which no process delivers counts as
+// unclaimed.
+func TestOldestDelivery(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	held := sound
+	held.lease = leaseValid
+	l.store([]trial{{stored: held}, {stored: sound}})
+	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() - CASE account_id WHEN $1 THEN interval '2 hours' ELSE interval '1 hour' END", firstAccount)
+	wantHours := func(oldest, unclaimed int) {
+		t.Helper()
+		need.OK(t, l.worker.sweepWebhooks(t.Context()))
+		for name, want := range map[string]int{`petstore_webhook_oldest_due_seconds{failing="false"}`: oldest, "petstore_webhook_oldest_unclaimed_seconds": unclaimed} {
+			seconds := need.Value(strconv.ParseFloat(scrape(t, l.worker, name), 64))(t)
+			need.Same(t, want, int(seconds/time.Hour.Seconds()), "%s in hours", name)
+		}
+	}
+	wantHours(2, 1)
+	l.exec("UPDATE webhooks SET failing_since = now() WHERE account_id > $1", firstAccount)
+	wantHours(2, 0)
+}
+
 // TestMetricsOfUnreachableDatabase: a worker that does not reach the database no longer reports what
 // it has read before.
 func TestMetricsOfUnreachableDatabase(t *testing.T) {
@@ -258,7 +280,7 @@ func TestMetricsOfUnreachableDatabase(t *testing.T) {
 	l := newLab(t)
 	names := []string{
 		"petstore_webhook_undispatched_events", `petstore_webhooks_due{failing="false"}`, `petstore_webhook_oldest_due_seconds{failing="true"}`,
-		"petstore_webhooks_failing",
+		"petstore_webhook_oldest_unclaimed_seconds", "petstore_webhooks_failing",
 	}
 	reports := func(want string) {
 		t.Helper()

@@ -14,13 +14,14 @@ var lagBuckets = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 3
 
 // webhookMetrics are the metrics of the worker that delivers webhooks.
 type webhookMetrics struct {
-	attempts *prometheus.HistogramVec
-	dispatch prometheus.Histogram
-	first    prometheus.Histogram
-	waiting  *prometheus.GaugeVec // without a label, so that it can be removed
-	due      *prometheus.GaugeVec
-	oldest   *prometheus.GaugeVec
-	failing  *prometheus.GaugeVec // as waiting
+	attempts  *prometheus.HistogramVec
+	dispatch  prometheus.Histogram
+	first     prometheus.Histogram
+	waiting   *prometheus.GaugeVec // without a label, so that it can be removed
+	due       *prometheus.GaugeVec
+	oldest    *prometheus.GaugeVec
+	unclaimed *prometheus.GaugeVec // as waiting
+	failing   *prometheus.GaugeVec // as waiting
 }
 
 func newWebhookMetrics(made promauto.Factory) webhookMetrics {
@@ -56,6 +57,10 @@ func newWebhookMetrics(made promauto.Factory) webhookMetrics {
 			Name: "petstore_webhook_oldest_due_seconds",
 			Help: "How long the oldest delivery has been due, over all enabled webhooks, by whether the webhook is failing. Every process reports the same number.",
 		}, []string{"failing"}),
+		unclaimed: made.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "petstore_webhook_oldest_unclaimed_seconds",
+			Help: "How long the oldest delivery has been due, over the webhooks that work and to which no process delivers. Every process reports the same number.",
+		}, nil),
 	}
 }
 
@@ -88,9 +93,15 @@ func (m *Metrics) SetDue(isFailing bool, count int, oldest float64) {
 	m.webhooks.oldest.WithLabelValues(label).Set(oldest)
 }
 
+// SetOldestUnclaimed sets the seconds that the oldest delivery has been due, over the webhooks that work
+// and to which no process delivers.
+func (m *Metrics) SetOldestUnclaimed(oldest float64) {
+	m.webhooks.unclaimed.WithLabelValues().Set(oldest)
+}
+
 // ForgetWebhooks removes what the process cannot know, because it does not reach the database.
 func (m *Metrics) ForgetWebhooks() {
-	for _, known := range []*prometheus.GaugeVec{m.webhooks.waiting, m.webhooks.due, m.webhooks.oldest, m.webhooks.failing} {
+	for _, known := range []*prometheus.GaugeVec{m.webhooks.waiting, m.webhooks.due, m.webhooks.oldest, m.webhooks.unclaimed, m.webhooks.failing} {
 		known.Reset()
 	}
 }
