@@ -738,13 +738,15 @@ func TestUnreadBody(t *testing.T) {
 }
 
 // TestBodyTooSlow checks that a body that does not arrive within ReadTimeout is
-// 408, that the request has no effect, and that the connection is closed.
+// 408, that the request has no effect, and that the connection is closed. The metrics do not have the
+// time of the body.
 func TestBodyTooSlow(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.oneOfEach()
 	before := p.rows()
-	slow := p.listening(func(s *httptest.Server) {
+	metrics := telemetry.NewMetrics()
+	slow := p.with(func(o *api.Options) { o.Metrics = metrics }).listening(func(s *httptest.Server) {
 		s.Config.ReadTimeout, s.Config.ReadHeaderTimeout = 100*time.Millisecond, time.Minute
 	})
 	tooSlow := func(t *testing.T, o operation) {
@@ -752,8 +754,10 @@ func TestBodyTooSlow(t *testing.T) {
 		body, writer := io.Pipe()
 		defer writer.Close()
 		go func() { _, _ = io.WriteString(writer, "{") }()
-		p := slow.in(t)
-		p.sent(p.request(t.Context(), o.method, o.target, body), []byte("{")).wantError(408, "request_timeout")
+		p, id := slow.in(t), "slow-"+o.described.OperationID
+		p.sent(p.request(t.Context(), o.method, o.target, body, "X-Request-Id", id), []byte("{")).wantError(408, "request_timeout")
+		p.wantLogged(id, logLine{Level: "INFO", Status: 408})
+		p.wantLessCounted(metrics, o.method, o.path, id)
 	}
 	for _, o := range operations() {
 		if o.described.RequestBody != nil {

@@ -64,11 +64,12 @@ func (g *Gate) receiveBody(c *gin.Context) ([]byte, error) {
 	}
 	began := time.Now()
 	body, err := httpjson.ReadBody(c.Writer, c.Request, g.options.MaxBodyBytes)
+	state.received = time.Since(began)
 	if err != nil {
 		return nil, err
 	}
 	state.reserved.reduce(g.Limits.bodyBytes, int64(len(body)))
 	state.body, state.bodyRead = body, true
-	g.extendDeadline(c, time.Since(began))
+	g.extendDeadline(c, state.received)
 	return body, nil
 }

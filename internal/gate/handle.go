@@ -34,6 +34,7 @@ type request struct {
 	bodyRead     bool
 	injected     *injection      // nil: no fault
 	waited       time.Duration   // for a change or for events
+	received     time.Duration   // the time in which the body came
 	cause        error           // of a 5xx
 	change       string          // a security event; "": none
 	target       slog.Attr       // of the change

@@ -21,8 +21,8 @@ func (g *Gate) operation(c *gin.Context) telemetry.Operation {
 }
 
 // recordMetrics counts the response to a request. It counts neither probes and injected errors nor
-// the time of injected delays, so that alerts ignore them. It does not count the time that
-// a request waits for events either.
+// the time of injected delays, so that alerts ignore them. It counts neither the time that
+// a request waits for events nor the time of its body, which depends on the client.
 func (g *Gate) recordMetrics(c *gin.Context, op telemetry.Operation, took time.Duration) {
 	state := requestOf(c)
 	switch injected := state.injected; {
@@ -32,7 +32,7 @@ func (g *Gate) recordMetrics(c *gin.Context, op telemetry.Operation, took time.D
 	case injected != nil:
 		took -= injected.delayed
 	}
-	g.options.Metrics.End(op, c.Writer.Status(), took-state.waited)
+	g.options.Metrics.End(op, c.Writer.Status(), took-state.waited-state.received)
 	if state.limitReached != "" {
 		g.options.Metrics.RateLimited(state.limitReached)
 	}

@@ -68,7 +68,7 @@ func NewMetrics() *Metrics {
 		}, []string{"route", "method", "status"}),
 		durations: made.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "petstore_http_request_duration_seconds",
-			Help:    "Time from the header of a request to the end of its handler, by route pattern and method. Without probes, injected delays and the time that a request waits for events.",
+			Help:    "Time from the header of a request to the end of its handler, by route pattern and method. Without probes, injected delays, the time in which a body comes, and the time that a request waits for events.",
 			Buckets: durationBuckets,
 		}, []string{"route", "method"}),
 		inFlight: made.NewGauge(prometheus.GaugeOpts{
