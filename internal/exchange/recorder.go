@@ -303,23 +303,21 @@ func (b *batch) params() db.ExchangesAppendParams {
 // expirePage is the maximum number of sandboxes that one statement finds.
 const expirePage = 100
 
-// Expire deletes the exchanges of all sandboxes that are older than [MaxAge]. The error comes
-// from the database.
-func Expire(ctx context.Context, database *postgres.DB) error {
+// Expire deletes the exchanges of all sandboxes that are older than [MaxAge]. It goes on after a sandbox
+// that fails. The errors come from the database.
+func Expire(ctx context.Context, database *postgres.DB) (failed error) {
 	queries := db.New(database.Writing())
 	for after := int64(0); ; {
 		ids, err := queries.ExchangeLogsPage(postgres.ForAllAccounts(ctx), db.ExchangeLogsPageParams{AfterID: after, PageSize: expirePage})
 		if err != nil {
-			return err
+			return errors.Join(failed, err)
 		}
 		for _, id := range ids {
-			if err := queries.ExchangesExpire(database.ForAccounts(ctx, id), id); err != nil {
-				return err
-			}
+			failed = errors.Join(failed, queries.ExchangesExpire(database.ForAccounts(ctx, id), id))
 			after = id
 		}
 		if len(ids) < expirePage {
-			return nil
+			return failed
 		}
 	}
 }

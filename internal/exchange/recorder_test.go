@@ -215,7 +215,7 @@ func TestEndWithoutDatabase(t *testing.T) {
 	}
 }
 
-// TestLimits: a sandbox keeps its newest exchanges, by number, size and age.
+// TestLimits: a sandbox keeps its newest exchanges, by number, size and age, also while another one fails.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -236,9 +236,18 @@ func TestLimits(t *testing.T) {
 	if got := f.paths(2); len(got) != exchange.MaxExchanges || got[0] != "3 /" {
 		t.Errorf("the record has %d exchanges from %s on", len(got), got[0])
 	}
-	need.OK(t, exchange.Expire(t.Context(), f.pool))
+	f.exec("UPDATE exchanges SET started_at = now() - interval '25 hours' WHERE account_id = 1 AND number = 4")
+	resetting := f.begin("SELECT FROM exchanges WHERE account_id = 1 FOR UPDATE")
+	if err := exchange.Expire(t.Context(), pgtest.Open(t, f.database.DirectURL+"&lock_timeout=10ms", 1)); !postgres.IsLockTimeout(err) {
+		t.Errorf("beside a reset of a sandbox: %v", err)
+	}
+	pgtest.Rollback(t, resetting)
 	if got := f.paths(2); len(got) != 2002 || got[0] != "3001 /" {
 		t.Errorf("without the old ones, the record has %d exchanges from %s on", len(got), got[0])
+	}
+	need.OK(t, exchange.Expire(t.Context(), f.pool))
+	if got := f.paths(1); len(got) != 6 || got[0] != "5 /4" {
+		t.Errorf("after the reset, the record has %q", got)
 	}
 }
 
