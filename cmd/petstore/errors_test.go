@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -419,6 +420,10 @@ func TestHealthcheckSentences(t *testing.T) {
 	if _, _, err := execute(t, []string{"PETSTORE_ADDR=" + closing}, "healthcheck"); err == nil || internals.MatchString(err.Error()) {
 		t.Errorf("healthcheck of a server that closes the connection: %v", err)
 	}
+	proxy := need.Server(t, func(http.ResponseWriter, *http.Request) {})
+	p := begin(t, emptyDir, []string{"HTTP_PROXY=" + proxy.URL, "PETSTORE_ADDR=host.invalid:1"}, "healthcheck")
+	p.exits(1)
+	need.Contains(t, "healthcheck beside a proxy", p.stderr.String(), "is unknown")
 }
 
 // TestDevSentences: a folder, a database or a port that dev cannot use.
