@@ -137,14 +137,16 @@ WHERE account_id = $1
   AND status = 'pending'
   AND next_attempt_at <= statement_timestamp() - interval '1 hour'
   AND id < $3
+  AND created_at < $4
 ORDER BY next_attempt_at, id
-LIMIT (SELECT $4::int)
+LIMIT (SELECT $5::int)
 `
 
 type DeliveriesExpiredParams struct {
 	AccountID int64
 	WebhookID string
 	BeforeID  string
+	Before    time.Time
 	PageSize  int32
 }
 
@@ -157,13 +159,14 @@ type DeliveriesExpiredRow struct {
 	DueAt    time.Time
 }
 
-// Returns deliveries that have been due for an hour at a webhook which fails, and are older than
-// a time. Those that a request has just made due get their attempts first.
+// Returns deliveries that have been due for an hour at a webhook which fails, and are from before a
+// time, as in [WebhooksToSweep]. Those that a request has just made due get their attempts first.
 func (q *Queries) DeliveriesExpired(ctx context.Context, arg DeliveriesExpiredParams) ([]DeliveriesExpiredRow, error) {
 	rows, err := q.db.Query(ctx, deliveriesExpired,
 		arg.AccountID,
 		arg.WebhookID,
 		arg.BeforeID,
+		arg.Before,
 		arg.PageSize,
 	)
 	if err != nil {

@@ -787,26 +787,29 @@ DELETE FROM webhook_deliveries
 WHERE webhook_deliveries.account_id = $1
   AND webhook_deliveries.webhook_id = $2
   AND webhook_deliveries.status = $3
+  AND webhook_deliveries.created_at < $4
   AND webhook_deliveries.id <= (SELECT max(batch.id) FROM (
       SELECT d.id FROM webhook_deliveries AS d
-      WHERE d.account_id = $1 AND d.webhook_id = $2 AND d.status = $3 AND d.id < $4
-      ORDER BY d.id LIMIT $5) AS batch)
+      WHERE d.account_id = $1 AND d.webhook_id = $2 AND d.status = $3 AND d.id < $5 AND d.created_at < $4
+      ORDER BY d.id LIMIT $6) AS batch)
 `
 
 type WebhookSweepDeliveriesParams struct {
 	AccountID int64
 	WebhookID string
 	Status    string
+	Before    time.Time
 	BeforeID  string
 	BatchSize int32
 }
 
-// Deletes a batch of the deliveries of a webhook whose ids are before one.
+// Deletes a batch of the deliveries of a webhook from before a time, as in [WebhooksToSweep].
 func (q *Queries) WebhookSweepDeliveries(ctx context.Context, arg WebhookSweepDeliveriesParams) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookSweepDeliveries,
 		arg.AccountID,
 		arg.WebhookID,
 		arg.Status,
+		arg.Before,
 		arg.BeforeID,
 		arg.BatchSize,
 	)
@@ -903,16 +906,17 @@ func (q *Queries) WebhooksLock(ctx context.Context, accountID int64) error {
 const webhooksToSweep = `-- name: WebhooksToSweep :many
 SELECT account_id, id, (deleted_at IS NOT NULL AND unsettled_after IS NULL)::boolean AS is_gone, EXISTS (
     SELECT FROM webhook_deliveries AS d
-    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < $1) AS has_old,
+    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < $1 AND d.created_at < $2) AS has_old,
     secret, previous_secret, coalesce(previous_until <= statement_timestamp(), false)::boolean AS previous_is_over
 FROM webhooks
-WHERE (account_id, id) > ($2::bigint, $3::text)
+WHERE (account_id, id) > ($3::bigint, $4::text)
 ORDER BY account_id, id
-LIMIT $4
+LIMIT $5
 `
 
 type WebhooksToSweepParams struct {
 	BeforeID     string
+	Before       time.Time
 	AfterAccount int64
 	AfterID      string
 	PageSize     int32
@@ -928,11 +932,13 @@ type WebhooksToSweepRow struct {
 	PreviousIsOver bool
 }
 
-// Returns webhooks of all accounts, and whether one has deliveries whose ids are before one.
-// All deliveries of a deleted webhook go, once the worker needs them no more.
+// Returns webhooks of all accounts, and whether one has deliveries from before a time. The index finds
+// them by their ids, which begin with the time of a process. Its clock may be wrong, so the time of
+// the database decides too. All deliveries of a deleted webhook go, once the worker needs them no more.
 func (q *Queries) WebhooksToSweep(ctx context.Context, arg WebhooksToSweepParams) ([]WebhooksToSweepRow, error) {
 	rows, err := q.db.Query(ctx, webhooksToSweep,
 		arg.BeforeID,
+		arg.Before,
 		arg.AfterAccount,
 		arg.AfterID,
 		arg.PageSize,

@@ -260,8 +260,8 @@ WHERE webhook_deliveries.account_id = @account_id
 RETURNING webhook_deliveries.id;
 
 -- name: DeliveriesExpired :many
--- Returns deliveries that have been due for an hour at a webhook which fails, and are older than
--- a time. Those that a request has just made due get their attempts first.
+-- Returns deliveries that have been due for an hour at a webhook which fails, and are from before a
+-- time, as in [WebhooksToSweep]. Those that a request has just made due get their attempts first.
 SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, jsonb_array_length(attempts)::int AS attempts, coalesce(next_attempt_at, created_at)::timestamptz AS due_at
 FROM webhook_deliveries
 WHERE account_id = @account_id
@@ -269,6 +269,7 @@ WHERE account_id = @account_id
   AND status = 'pending'
   AND next_attempt_at <= statement_timestamp() - interval '1 hour'
   AND id < @before_id
+  AND created_at < @before
 ORDER BY next_attempt_at, id
 LIMIT (SELECT @page_size::int);
 

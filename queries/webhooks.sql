@@ -202,11 +202,12 @@ FROM (
 ) AS pending;
 
 -- name: WebhooksToSweep :many
--- Returns webhooks of all accounts, and whether one has deliveries whose ids are before one.
--- All deliveries of a deleted webhook go, once the worker needs them no more.
+-- Returns webhooks of all accounts, and whether one has deliveries from before a time. The index finds
+-- them by their ids, which begin with the time of a process. Its clock may be wrong, so the time of
+-- the database decides too. All deliveries of a deleted webhook go, once the worker needs them no more.
 SELECT account_id, id, (deleted_at IS NOT NULL AND unsettled_after IS NULL)::boolean AS is_gone, EXISTS (
     SELECT FROM webhook_deliveries AS d
-    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < @before_id) AS has_old,
+    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < @before_id AND d.created_at < @before) AS has_old,
     secret, previous_secret, coalesce(previous_until <= statement_timestamp(), false)::boolean AS previous_is_over
 FROM webhooks
 WHERE (account_id, id) > (@after_account::bigint, @after_id::text)
@@ -225,14 +226,15 @@ WHERE account_id = @account_id
   AND webhooks.previous_secret IS NOT DISTINCT FROM sqlc.narg(old_previous_secret);
 
 -- name: WebhookSweepDeliveries :execrows
--- Deletes a batch of the deliveries of a webhook whose ids are before one.
+-- Deletes a batch of the deliveries of a webhook from before a time, as in [WebhooksToSweep].
 DELETE FROM webhook_deliveries
 WHERE webhook_deliveries.account_id = @account_id
   AND webhook_deliveries.webhook_id = @webhook_id
   AND webhook_deliveries.status = @status
+  AND webhook_deliveries.created_at < @before
   AND webhook_deliveries.id <= (SELECT max(batch.id) FROM (
       SELECT d.id FROM webhook_deliveries AS d
-      WHERE d.account_id = @account_id AND d.webhook_id = @webhook_id AND d.status = @status AND d.id < @before_id
+      WHERE d.account_id = @account_id AND d.webhook_id = @webhook_id AND d.status = @status AND d.id < @before_id AND d.created_at < @before
       ORDER BY d.id LIMIT @batch_size) AS batch);
 
 -- name: WebhookForget :execrows

@@ -347,8 +347,9 @@ func (d *drain) expired(ctx context.Context) (due []delivery, err error) {
 		return nil, err
 	}
 	defer d.places.Give(d.payer, 1)
+	before := d.failedAt.Add(-maxAge)
 	rows, err := d.queries.DeliveriesExpired(ctx, db.DeliveriesExpiredParams{
-		AccountID: d.AccountID, WebhookID: d.WebhookID, BeforeID: webhook.FirstDeliveryID(d.failedAt.Add(-maxAge)), PageSize: expiryBatch,
+		AccountID: d.AccountID, WebhookID: d.WebhookID, BeforeID: webhook.FirstDeliveryID(before), Before: before, PageSize: expiryBatch,
 	})
 	due = make([]delivery, len(rows))
 	var messages []int64

@@ -18,6 +18,12 @@ func (f *feed) broken(id, until string) {
 	f.exec("UPDATE webhooks SET failures = 20, failing_since = now() - interval '1 hour', retry_at = "+until+" WHERE id = $1", id)
 }
 
+// madeAt makes deliveries of events as old as if they came from a time.
+func (f *feed) madeAt(at time.Time, sequences ...int64) {
+	f.t.Helper()
+	f.exec("UPDATE webhook_deliveries SET id = left($1, -2) || lpad(to_hex(sequence), 2, '0'), created_at = $2 WHERE sequence = ANY ($3)", webhook.FirstDeliveryID(at), at, sequences)
+}
+
 // TestRequestEndsPause: a test is sent at once, before the deliveries that wait. Its success
 // ends the pause, and its failure does not.
 func TestRequestEndsPause(t *testing.T) {
@@ -49,26 +55,28 @@ func TestRequestEndsPause(t *testing.T) {
 
 // TestPauseCountsNoAttempt: deliveries that have waited too long for a webhook that has failed
 // all that time have failed, and so have their messages. Those that have waited for a webhook
-// to be enabled wait on.
+// to be enabled wait on, and so does one whose id comes from a clock that is behind.
 func TestPauseCountsNoAttempt(t *testing.T) {
 	t.Parallel()
 	const expired = "The endpoint has failed for 84 hours."
 	for name, test := range map[string]struct {
 		failing, messages, deliveries string
 	}{
-		"failing for 84 hours": {"84 hours", "failed 2, queued 2", "failed: " + expired + " failed: " + expired + " pending: 502"},
-		"failing for 83 hours": {"83 hours", "queued 4", "pending: 502"},
+		"failing for 84 hours": {"84 hours", "failed 2, queued 3", "failed: " + expired + " failed: " + expired + " pending: 502"},
+		"failing for 83 hours": {"83 hours", "queued 5", "pending: 502"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFeed(t)
 			to := reject(t, http.StatusBadGateway)
 			id := f.webhook(to.url, "message.queued")
-			first := f.queue(4, time.Hour)
-			f.deliver(id, "pending", first, first+3)
-			for sequence, age := range []time.Duration{85 * time.Hour, 85 * time.Hour, 85 * time.Hour, 83 * time.Hour} {
-				f.exec("UPDATE webhook_deliveries SET id = left($1, -2) || lpad(to_hex(sequence), 2, '0'), next_attempt_at = now() - interval '61 minutes' WHERE sequence = $2", webhook.FirstDeliveryID(time.Now().Add(-age)), first+int64(sequence))
+			first := f.queue(5, time.Hour)
+			f.deliver(id, "pending", first, first+4)
+			for i, age := range []time.Duration{85 * time.Hour, 85 * time.Hour, 85 * time.Hour, 83 * time.Hour, 85 * time.Hour} {
+				f.madeAt(time.Now().Add(-age), first+int64(i))
 			}
+			f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() - interval '61 minutes'")
+			f.exec("UPDATE webhook_deliveries SET created_at = now() WHERE sequence = $1", first+4)
 			f.settled()
 			f.broken(id, "now()")
 			f.exec("UPDATE webhooks SET failing_since = now() - $1::interval", test.failing)
@@ -91,7 +99,8 @@ func TestRetriesOfOldDeliveries(t *testing.T) {
 	to := reject(t, http.StatusBadGateway)
 	id := f.webhook(to.url, "message.queued")
 	f.deliver(id, "failed", f.queue(2, time.Hour), 2)
-	f.exec("UPDATE webhook_deliveries SET id = left($1, -1) || sequence::text, attempts = '[{}, {}, {}, {}, {}, {}, {}, {}, {}, {}]'", webhook.FirstDeliveryID(time.Now().Add(-85*time.Hour)))
+	f.madeAt(time.Now().Add(-85*time.Hour), 1, 2)
+	f.exec("UPDATE webhook_deliveries SET attempts = '[{}, {}, {}, {}, {}, {}, {}, {}, {}, {}]'")
 	f.settled()
 	f.broken(id, "now() + interval '100 seconds'")
 	f.exec("UPDATE webhooks SET failing_since = now() - interval '85 hours'")
@@ -119,7 +128,7 @@ func TestRefusedProbeEndsNothing(t *testing.T) {
 	id := f.webhook(to.url, "message.queued")
 	first := f.queue(2, time.Hour)
 	f.deliver(id, "pending", first, first+1)
-	f.exec("UPDATE webhook_deliveries SET id = left($1, -1) || (sequence - $2)::text", webhook.FirstDeliveryID(time.Now().Add(-85*time.Hour)), first)
+	f.madeAt(time.Now().Add(-85*time.Hour), first, first+1)
 	f.settled()
 	f.broken(id, "now()")
 	f.exec("UPDATE webhooks SET failing_since = now() - interval '85 hours'")

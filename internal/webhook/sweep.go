@@ -23,6 +23,9 @@ const (
 	afterAllDeliveries = deliveryIDPrefix + "g"
 )
 
+// endOfTime is after the creation of every delivery.
+var endOfTime = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // statuses are the statuses of deliveries. An index has the deliveries of each.
 var statuses = []string{"pending", "delivered", "failed"}
 
@@ -37,7 +40,8 @@ func Sweep(ctx context.Context, database *postgres.DB, vault *Vault) error {
 	if err != nil {
 		return fmt.Errorf("webhook: sweeping: %w", err)
 	}
-	page := db.WebhooksToSweepParams{PageSize: sweepPage, BeforeID: FirstDeliveryID(now.Add(-Retention))}
+	before := now.Add(-Retention)
+	page := db.WebhooksToSweepParams{PageSize: sweepPage, BeforeID: FirstDeliveryID(before), Before: before}
 	var lost []error // of secrets that do not open
 	var failed error
 	for {
@@ -47,7 +51,7 @@ func Sweep(ctx context.Context, database *postgres.DB, vault *Vault) error {
 		}
 		for _, row := range rows {
 			if row.IsGone || row.HasOld {
-				if err := sweepOne(ctx, database, row, page.BeforeID); err != nil {
+				if err := sweepOne(ctx, database, row, before); err != nil {
 					failed = errors.Join(failed, fmt.Errorf("webhook: sweeping the deliveries of %s: %w", row.ID, err))
 				}
 			}
@@ -67,14 +71,15 @@ func Sweep(ctx context.Context, database *postgres.DB, vault *Vault) error {
 	}
 }
 
-// sweepOne deletes deliveries of a webhook whose ids are before one. It deletes all of them,
-// and the webhook, if that is gone.
-func sweepOne(ctx context.Context, database *postgres.DB, row db.WebhooksToSweepRow, before string) error {
+// sweepOne deletes deliveries of a webhook from before a time. It deletes all of them, and the
+// webhook, if that is gone.
+func sweepOne(ctx context.Context, database *postgres.DB, row db.WebhooksToSweepRow, before time.Time) error {
+	beforeID := FirstDeliveryID(before)
 	if row.IsGone {
-		before = afterAllDeliveries
+		beforeID, before = afterAllDeliveries, endOfTime
 	}
 	for _, status := range statuses {
-		params := db.WebhookSweepDeliveriesParams{AccountID: row.AccountID, WebhookID: row.ID, Status: status, BeforeID: before, BatchSize: sweepBatch}
+		params := db.WebhookSweepDeliveriesParams{AccountID: row.AccountID, WebhookID: row.ID, Status: status, BeforeID: beforeID, Before: before, BatchSize: sweepBatch}
 		for swept := int64(sweepBatch); swept == sweepBatch; {
 			var err error
 			if swept, err = sweepStep(ctx, database, row.AccountID, func(ctx context.Context, queries *db.Queries) (int64, error) {

@@ -35,7 +35,7 @@ func (s *steps) note(_ context.Context, all []pgtest.Statement) (ended func()) {
 }
 
 // TestSweep: old deliveries are deleted, and deleted webhooks once the worker needs them no
-// more.
+// more. The ids of a process whose clock is behind make no delivery old.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -43,6 +43,8 @@ func TestSweep(t *testing.T) {
 	pool := pgtest.Open(t, database.URL, 4, pgtest.Around(steps.note))
 	now := time.Now()
 	const old, young = 1010, 10 // of a webhook; the delivered ones are several batches
+	// Old deliveries are a minute older than the retention, and young ones a minute younger.
+	past, recent := now.Add(-webhook.Retention-time.Minute), now.Add(-webhook.Retention+time.Minute)
 	pgtest.Exec(t, database.Pool, `
 		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
 		INSERT INTO account_state (account_id) VALUES (1), (2);
@@ -50,13 +52,16 @@ func TestSweep(t *testing.T) {
 		SELECT account_id, 'wh_' || md5(name), 'https://example.com', '{*}', '\x00', 0, CASE WHEN name = 'kept' THEN 'enabled' ELSE 'disabled' END,
 		       CASE WHEN name <> 'kept' THEN 'manual' END, CASE WHEN name <> 'gone' THEN '' END, CASE WHEN name <> 'kept' THEN now() END
 		FROM account_state, unnest('{kept,gone,going}'::text[]) AS name`)
-	// Old deliveries are a minute older than the retention, and young ones a minute younger.
-	for deliveries, at := range map[int]time.Time{old: now.Add(-webhook.Retention - time.Minute), young: now.Add(-webhook.Retention + time.Minute)} {
+	for _, made := range []struct {
+		deliveries int
+		clock, at  time.Time // of the process and of the database
+	}{{old, past, past}, {young, recent, recent}, {young, past, recent}} {
 		pgtest.Exec(t, database.Pool, `
-			INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status, next_attempt_at)
-			SELECT account_id, left($1::text, 16) || left(md5(webhooks.id || n), 20), webhooks.id, 'evt_00000000000000000000000000000000', n, 'pet.created', made.status, CASE WHEN made.status = 'pending' THEN now() END
+			INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status, next_attempt_at, created_at)
+			SELECT account_id, left($1::text, 16) || left(md5(webhooks.id || $3::timestamptz || n), 20), webhooks.id, 'evt_00000000000000000000000000000000', n, 'pet.created', made.status,
+			       CASE WHEN made.status = 'pending' THEN now() END, $3
 			FROM webhooks, generate_series(1, $2::int) AS n, LATERAL (SELECT CASE WHEN n = 1 THEN 'pending' WHEN n = 2 THEN 'failed' ELSE 'delivered' END AS status) AS made`,
-			webhook.FirstDeliveryID(at), deliveries)
+			webhook.FirstDeliveryID(made.clock), made.deliveries, made.at)
 	}
 	for run := range 2 { // a second sweep changes nothing
 		steps.count = 0
@@ -71,7 +76,7 @@ func TestSweep(t *testing.T) {
 			LEFT JOIN webhook_deliveries AS d ON d.account_id = w.account_id AND d.webhook_id = w.id
 			GROUP BY w.account_id, name
 			ORDER BY w.account_id, name`)
-		need.Same(t, []string{"1 going 10", "1 kept 10", "2 going 10", "2 kept 10"}, left, "webhooks and their deliveries")
+		need.Same(t, []string{"1 going 20", "1 kept 20", "2 going 20", "2 kept 20"}, left, "webhooks and their deliveries")
 	}
 }
 
