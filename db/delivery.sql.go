@@ -1353,12 +1353,14 @@ func (q *Queries) WebhookTarget(ctx context.Context, arg WebhookTargetParams) (W
 
 const webhooksFailing = `-- name: WebhooksFailing :one
 SELECT count(*)
-FROM webhooks
-WHERE status = 'enabled'
-  AND failing_since IS NOT NULL
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+WHERE w.status = 'enabled'
+  AND w.failing_since IS NOT NULL
+  AND NOT s.closed
 `
 
-// Counts the enabled webhooks that fail.
+// Counts the enabled webhooks that fail, without accounts that are being deleted.
 func (q *Queries) WebhooksFailing(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, webhooksFailing)
 	var count int64

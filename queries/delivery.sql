@@ -284,11 +284,13 @@ WHERE account_id = @account_id
   AND id = @id;
 
 -- name: WebhooksFailing :one
--- Counts the enabled webhooks that fail.
+-- Counts the enabled webhooks that fail, without accounts that are being deleted.
 SELECT count(*)
-FROM webhooks
-WHERE status = 'enabled'
-  AND failing_since IS NOT NULL;
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+WHERE w.status = 'enabled'
+  AND w.failing_since IS NOT NULL
+  AND NOT s.closed;
 
 -- name: WebhookDisable :exec
 -- Disables a webhook that does not accept events. It gets deliveries of the events up to now.

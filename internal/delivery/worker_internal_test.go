@@ -529,10 +529,11 @@ func TestIdleWorker(t *testing.T) {
 			cancel()
 		}
 	}))
-	l.store(slices.Repeat([]trial{{stored: sound}}, 2))
+	l.store(slices.Repeat([]trial{{stored: sound}}, 3))
 	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour' WHERE account_id = $1", firstAccount)
-	l.exec("UPDATE webhooks SET failing_since = now() WHERE account_id = $1", firstAccount)
+	l.exec("UPDATE webhooks SET failing_since = now() WHERE account_id <> $1", endpointOf(1).AccountID)
 	l.exec("UPDATE webhooks SET secret = '\\x01' WHERE account_id <> $1", firstAccount)
+	l.exec("UPDATE account_state SET closed = true WHERE account_id = $1", endpointOf(2).AccountID)
 	delete(l.worker.webhooks.again, endpointOf(1)) // it is started
 	holder := pgtest.Begin(t, l.owner.Pool)
 	pgtest.Exec(t, holder, "SELECT FROM webhooks WHERE account_id = $1 FOR UPDATE", firstAccount)

@@ -148,7 +148,7 @@ func (d *DB) Inspect(ctx context.Context) (s Server, err error) {
 	return s, err
 }
 
-// WebhookState counts the enabled webhooks of all accounts.
+// WebhookState counts the enabled webhooks of all accounts, except those that are being deleted.
 type WebhookState struct {
 	Enabled int
 	Failing int // without a success lately
@@ -173,7 +173,8 @@ func (d *DB) Webhooks(ctx context.Context) (s WebhookState, err error) {
 						AND d.next_attempt_at < statement_timestamp() - interval '1 minute'))),
 			coalesce(bool_or(w.lease_until BETWEEN statement_timestamp() AND statement_timestamp() + interval '2 minutes'), false)
 		FROM webhooks AS w
-		WHERE w.status = 'enabled' AND w.deleted_at IS NULL`).Scan(&s.Enabled, &s.Failing, &s.Overdue, &s.Delivering)
+		JOIN account_state AS s ON s.account_id = w.account_id
+		WHERE w.status = 'enabled' AND w.deleted_at IS NULL AND NOT s.closed`).Scan(&s.Enabled, &s.Failing, &s.Overdue, &s.Delivering)
 	return s, err
 }
 

@@ -29,18 +29,18 @@ func TestInspectCountsOthers(t *testing.T) {
 }
 
 // TestOverdueWebhooks: a webhook is overdue if its next event is old, whatever came after that. A
-// lease from before the clock went back does not count.
+// lease from before the clock went back does not count. Nobody delivers for an account that is being deleted.
 func TestOverdueWebhooks(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	addOldPartitions(t, database.Pool, 1) // with events 1 and 2 of account 1
 	for _, sql := range []string{
-		"INSERT INTO accounts (id, name) VALUES (1, 'webhooks')",
-		"INSERT INTO account_state (account_id, last_sequence, last_event_at) VALUES (1, 3, now())",
+		"INSERT INTO accounts (id, name) VALUES (1, 'webhooks'), (2, 'deleted')",
+		"INSERT INTO account_state (account_id, last_sequence, last_event_at, closed) VALUES (1, 3, now(), false), (2, 3, now(), true)",
 		"INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES (1, 3, now(), 0, 'store.reset', '/account', '{}')",
 		`INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, lease_until)
-		SELECT 1, 'wh_' || lpad(number::text, 32, '0'), 'https://hook.example', '{*}', '\x00', after, now() + lease::interval
-		FROM (VALUES (1, 0, NULL), (2, 2, NULL), (3, 3, NULL), (4, 0, '1 hour')) AS made (number, after, lease)`,
+		SELECT account_id, 'wh_' || lpad(number::text, 32, '0'), 'https://hook.example', '{*}', '\x00', after, now() + lease::interval
+		FROM account_state, (VALUES (1, 0, NULL), (2, 2, NULL), (3, 3, NULL), (4, 0, '1 hour')) AS made (number, after, lease)`,
 	} {
 		pgtest.Exec(t, database.Pool, sql)
 	}
