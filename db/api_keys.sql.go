@@ -124,7 +124,7 @@ func (q *Queries) APIKeyFind(ctx context.Context, arg APIKeyFindParams) ([]APIKe
 }
 
 const aPIKeyGetOwn = `-- name: APIKeyGetOwn :one
-SELECT scope, revoked_at
+SELECT scope, revoked_at, coalesce(expires_at <= now(), false)::boolean AS is_expired
 FROM api_keys
 WHERE id = $1
   AND account_id = $2
@@ -138,13 +138,14 @@ type APIKeyGetOwnParams struct {
 type APIKeyGetOwnRow struct {
 	Scope     string
 	RevokedAt *time.Time
+	IsExpired bool
 }
 
 // Returns a key of the account, before it is revoked.
 func (q *Queries) APIKeyGetOwn(ctx context.Context, arg APIKeyGetOwnParams) (APIKeyGetOwnRow, error) {
 	row := q.db.QueryRow(ctx, aPIKeyGetOwn, arg.ID, arg.AccountID)
 	var i APIKeyGetOwnRow
-	err := row.Scan(&i.Scope, &i.RevokedAt)
+	err := row.Scan(&i.Scope, &i.RevokedAt, &i.IsExpired)
 	return i, err
 }
 
@@ -449,8 +450,8 @@ FROM revoked
 `
 
 // Revokes all keys of an account, when the account is deleted. Their notifications are
-// equal, so PostgreSQL sends one. It locks them in the order of [APIKeyLockAdmins], so
-// that the two never deadlock.
+// equal, so PostgreSQL sends one. It locks them in the order of [APIKeyLockAdmins] and
+// [APIKeyRevokeOwn], so that they never deadlock.
 func (q *Queries) APIKeyRevokeAll(ctx context.Context, accountID int64) ([]string, error) {
 	rows, err := q.db.Query(ctx, aPIKeyRevokeAll, accountID)
 	if err != nil {

@@ -137,7 +137,7 @@ LEFT JOIN api_key_uses ON api_key_uses.account_id = @account_id AND api_key_uses
 
 -- name: APIKeyGetOwn :one
 -- Returns a key of the account, before it is revoked.
-SELECT scope, revoked_at
+SELECT scope, revoked_at, coalesce(expires_at <= now(), false)::boolean AS is_expired
 FROM api_keys
 WHERE id = @id
   AND account_id = @account_id;
@@ -173,8 +173,8 @@ FROM revoked;
 
 -- name: APIKeyRevokeAll :many
 -- Revokes all keys of an account, when the account is deleted. Their notifications are
--- equal, so PostgreSQL sends one. It locks them in the order of [APIKeyLockAdmins], so
--- that the two never deadlock.
+-- equal, so PostgreSQL sends one. It locks them in the order of [APIKeyLockAdmins] and
+-- [APIKeyRevokeOwn], so that they never deadlock.
 WITH locked AS (
     SELECT live.id
     FROM api_keys AS live

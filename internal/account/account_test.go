@@ -542,6 +542,25 @@ func TestLocksDoNotDeadlock(t *testing.T) {
 	f.wantNoDeadlocks()
 }
 
+// TestRevocationOfAnExpiredKey: it waits for no key with a greater id, unlike a deletion, which may have locked
+// the expired one before.
+func TestRevocationOfAnExpiredKey(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "a write to api_keys locks the whole table")
+	f := newFixture(t)
+	id := f.mustSandbox(account.SampleEmpty)
+	expired := pgtest.Read[int64](t, f.owner.Pool, "UPDATE api_keys SET expires_at = now() WHERE account_id = $1 RETURNING id", id)
+	live := f.in(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		row, _, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: id, Name: "k", Scope: auth.Admin})
+		return row.ID, err
+	})
+	pgtest.Exec(t, pgtest.Begin(t, f.owner.Pool), "SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", live)
+	f.in(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		_, err := auth.Revoke(ctx, queries, id, expired)
+		return 0, err
+	})
+}
+
 // TestSandboxOfAParentBeingDeleted checks that the deletion of an account waits for a sandbox
 // that is being created, which does not outlive it.
 func TestSandboxOfAParentBeingDeleted(t *testing.T) {
