@@ -159,10 +159,13 @@ WHERE sandbox_faults.account_id = $2
   AND sandbox_faults.id = ANY (ARRAY(SELECT unnest($3::bigint[])))
   AND (sandbox_faults.id = $4 OR sandbox_faults.matched >= sandbox_faults.first)
   AND (SELECT count(*)
-       FROM sandbox_faults AS f
-       WHERE f.account_id = $2
-         AND f.id = ANY (ARRAY(SELECT unnest($3)))
-         AND (f.id = $4 OR f.matched >= f.first)) = cardinality($3)
+       FROM (SELECT f.id
+             FROM sandbox_faults AS f
+             WHERE f.account_id = $2
+               AND f.id = ANY (ARRAY(SELECT unnest($3)))
+               AND (f.id = $4 OR f.matched >= f.first)
+             ORDER BY f.id
+             FOR NO KEY UPDATE) AS locked) = cardinality($3)
 RETURNING sandbox_faults.id, sandbox_faults.matched
 `
 
@@ -180,7 +183,8 @@ type FaultCountRow struct {
 
 // Counts requests that match rules, of which all but the open one are used up. It returns
 // for each rule the number of the last request, from 1. It counts nothing and returns no row
-// if one of them has been replaced, or is not used up any more because of a reset.
+// if one of them has been replaced, or is not used up any more because of a reset. So it locks
+// them before it looks: without the lock, it would see the rules as they were before that reset.
 func (q *Queries) FaultCount(ctx context.Context, arg FaultCountParams) ([]FaultCountRow, error) {
 	rows, err := q.db.Query(ctx, faultCount,
 		arg.Requests,

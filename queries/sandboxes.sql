@@ -199,17 +199,21 @@ SELECT pg_notify('api_keys', 'account ' || @account_id::bigint);
 -- name: FaultCount :many
 -- Counts requests that match rules, of which all but the open one are used up. It returns
 -- for each rule the number of the last request, from 1. It counts nothing and returns no row
--- if one of them has been replaced, or is not used up any more because of a reset.
+-- if one of them has been replaced, or is not used up any more because of a reset. So it locks
+-- them before it looks: without the lock, it would see the rules as they were before that reset.
 UPDATE sandbox_faults
 SET matched = sandbox_faults.matched + @requests
 WHERE sandbox_faults.account_id = @account_id
   AND sandbox_faults.id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
   AND (sandbox_faults.id = @open_id OR sandbox_faults.matched >= sandbox_faults.first)
   AND (SELECT count(*)
-       FROM sandbox_faults AS f
-       WHERE f.account_id = @account_id
-         AND f.id = ANY (ARRAY(SELECT unnest(@ids)))
-         AND (f.id = @open_id OR f.matched >= f.first)) = cardinality(@ids)
+       FROM (SELECT f.id
+             FROM sandbox_faults AS f
+             WHERE f.account_id = @account_id
+               AND f.id = ANY (ARRAY(SELECT unnest(@ids)))
+               AND (f.id = @open_id OR f.matched >= f.first)
+             ORDER BY f.id
+             FOR NO KEY UPDATE) AS locked) = cardinality(@ids)
 RETURNING sandbox_faults.id, sandbox_faults.matched;
 
 -- name: FaultRestart :exec

@@ -477,6 +477,30 @@ func TestResetBesideADelivery(t *testing.T) {
 	f.wantNoDeadlocks()
 }
 
+// TestResetBesideACount: a request that waits for a reset is counted by all of its rules or by none. The first
+// rule is not used up any more.
+func TestResetBesideACount(t *testing.T) {
+	t.Parallel()
+	f := newPatientFixture(t)
+	id := f.mustSandbox(account.SampleEmpty)
+	ids := pgtest.List[int64](t, f.owner.Pool, `
+		INSERT INTO sandbox_faults (account_id, position, operation, effect, status, first, matched)
+		SELECT $1, n, '*', 'status', 503, 1, 1 - n FROM generate_series(0, 1) AS n RETURNING id`, id)
+	var group sync.WaitGroup
+	f.in(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		_, err := account.Reset(ctx, queries, id)
+		group.Go(func() {
+			rows, err := db.New(f.db).FaultCount(ctx, db.FaultCountParams{AccountID: id, Ids: ids, OpenID: ids[1], Requests: 1})
+			if len(rows) > 0 || err != nil {
+				t.Errorf("counted by %v, %v", rows, err)
+			}
+		})
+		return 0, errors.Join(err, pgtest.AwaitLockWaiters(ctx, f.owner.Pool, 1))
+	})
+	group.Wait()
+	need.Same(t, []int64{0, 0}, pgtest.List[int64](t, f.owner.Pool, "SELECT matched FROM sandbox_faults WHERE account_id = $1", id), "counts of the rules")
+}
+
 // texts returns the ids of the long texts of all messages. A copy of a text gets a new one.
 func (f *fixture) texts() []int64 {
 	f.t.Helper()
