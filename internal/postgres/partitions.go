@@ -11,9 +11,11 @@ import (
 
 // maintainEvents creates the partitions of the next weeks and drops partitions that ended
 // more than 30 days ago. It must run in a transaction, so that its limit of lock
-// waits holds on all nodes of Citus.
+// waits holds on all nodes of Citus. COMMIT does not wait for a synchronous standby, because
+// all reads of events would wait with it, for the lock of a dropped partition. The next call makes
+// a change again that a failover has lost.
 const maintainEvents = `-- name: EventsMaintain :one
-SELECT maintain_events()`
+SELECT set_config('synchronous_commit', 'local', true), maintain_events()`
 
 // eventsFit reports whether events has a partition for a row that is inserted after some
 // seconds.

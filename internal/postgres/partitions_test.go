@@ -178,6 +178,31 @@ func TestEventPartitionsBesideTransactions(t *testing.T) {
 	need.Same(t, kept, partitionsOf(t, database.Pool), "partitions")
 }
 
+// TestEventPartitionsWithoutStandby: while the synchronous standby is away, old partitions are dropped. Otherwise COMMIT
+// would hold their locks until then, and all reads of events would wait.
+func TestEventPartitionsWithoutStandby(t *testing.T) {
+	t.Parallel()
+	database, _ := pgtest.NewCluster(t) // the setting affects all databases of a cluster
+	addOldPartitions(t, database.Pool, 8)
+	pgtest.Exec(t, database.Pool, "ALTER SYSTEM SET synchronous_standby_names = 'away'")
+	pgtest.Exec(t, database.Pool, "SELECT pg_reload_conf()")
+	other := need.Value(pgx.Connect(t.Context(), database.OwnerURL))(t)
+	var commits sync.WaitGroup
+	commits.Go(func() { // commits until a commit waits
+		var err error
+		for i := 0; err == nil; i++ {
+			_, err = other.Exec(t.Context(), "INSERT INTO accounts (name) VALUES ($1)", strconv.Itoa(i))
+		}
+	})
+	need.Within(t, 30*time.Second, "a commit waits for the standby", func() bool {
+		return pgtest.Read[bool](t, database.Pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+	})
+	need.OK(t, open(t, database.URL, 1).MaintainEvents(t.Context()))
+	need.Same(t, pgtest.List[string](t, database.Pool, wantedPartitions, 8), partitionsOf(t, database.Pool), "partitions")
+	pgtest.Exec(t, database.Pool, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+	commits.Wait()
+}
+
 // TestEventPartitionsByOperator: an operator creates the partitions with psql, whose session
 // has the default settings of the planner. The names and bounds of other tables are not
 // dates, and PostgreSQL has analyzed the catalogs.
