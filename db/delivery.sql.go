@@ -802,7 +802,7 @@ func (q *Queries) MessageVotes(ctx context.Context, arg MessageVotesParams) ([]M
 }
 
 const messagesExpired = `-- name: MessagesExpired :many
-SELECT m.account_id, m.id, m.created_at, coalesce(a.parent_id, a.id)::bigint AS payer_id, EXISTS (
+SELECT m.account_id, m.id, m.created_at, coalesce(a.parent_id, a.id)::bigint AS payer_id, (a.kind = 'sample')::boolean AS is_sample, s.closed, EXISTS (
     SELECT FROM webhooks AS w
     WHERE w.account_id = m.account_id AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[])::boolean AS has_subscriber
 FROM messages AS m
@@ -811,8 +811,6 @@ JOIN accounts AS a ON a.id = m.account_id
 WHERE m.status = 'queued'
   AND m.created_at < $1
   AND (m.created_at, m.account_id, m.id) > ($2::timestamptz, $3::bigint, $4::text)
-  AND a.kind <> 'sample'
-  AND NOT s.closed
 ORDER BY m.created_at, m.account_id, m.id
 LIMIT $5
 `
@@ -830,11 +828,14 @@ type MessagesExpiredRow struct {
 	ID            string
 	CreatedAt     time.Time
 	PayerID       int64
+	IsSample      bool
+	Closed        bool
 	HasSubscriber bool
 }
 
 // Returns queued messages from before a time, of all accounts, oldest first, and whether a
-// webhook subscribes to them. The messages of samples wait forever.
+// webhook subscribes to them. The caller leaves out samples and accounts that are being deleted. A
+// condition on them would be no limit: the statement would read all their messages before any other.
 func (q *Queries) MessagesExpired(ctx context.Context, arg MessagesExpiredParams) ([]MessagesExpiredRow, error) {
 	rows, err := q.db.Query(ctx, messagesExpired,
 		arg.Before,
@@ -855,6 +856,8 @@ func (q *Queries) MessagesExpired(ctx context.Context, arg MessagesExpiredParams
 			&i.ID,
 			&i.CreatedAt,
 			&i.PayerID,
+			&i.IsSample,
+			&i.Closed,
 			&i.HasSubscriber,
 		); err != nil {
 			return nil, err
@@ -915,6 +918,24 @@ func (q *Queries) MessagesHeld(ctx context.Context, arg MessagesHeldParams) ([]i
 		return nil, err
 	}
 	return items, nil
+}
+
+const messagesKeep = `-- name: MessagesKeep :exec
+UPDATE messages
+SET created_at = 'infinity'
+WHERE account_id = $1
+  AND id = ANY (ARRAY(SELECT unnest($2::text[])))
+`
+
+type MessagesKeepParams struct {
+	AccountID int64
+	Ids       []string
+}
+
+// Lets messages of a sample wait forever, so that [MessagesExpired] returns them only once.
+func (q *Queries) MessagesKeep(ctx context.Context, arg MessagesKeepParams) error {
+	_, err := q.db.Exec(ctx, messagesKeep, arg.AccountID, arg.Ids)
+	return err
 }
 
 const messagesLock = `-- name: MessagesLock :many

@@ -426,8 +426,9 @@ WHERE messages.account_id = @account_id
 
 -- name: MessagesExpired :many
 -- Returns queued messages from before a time, of all accounts, oldest first, and whether a
--- webhook subscribes to them. The messages of samples wait forever.
-SELECT m.account_id, m.id, m.created_at, coalesce(a.parent_id, a.id)::bigint AS payer_id, EXISTS (
+-- webhook subscribes to them. The caller leaves out samples and accounts that are being deleted. A
+-- condition on them would be no limit: the statement would read all their messages before any other.
+SELECT m.account_id, m.id, m.created_at, coalesce(a.parent_id, a.id)::bigint AS payer_id, (a.kind = 'sample')::boolean AS is_sample, s.closed, EXISTS (
     SELECT FROM webhooks AS w
     WHERE w.account_id = m.account_id AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[])::boolean AS has_subscriber
 FROM messages AS m
@@ -436,10 +437,15 @@ JOIN accounts AS a ON a.id = m.account_id
 WHERE m.status = 'queued'
   AND m.created_at < @before
   AND (m.created_at, m.account_id, m.id) > (@after_time::timestamptz, @after_account::bigint, @after_id::text)
-  AND a.kind <> 'sample'
-  AND NOT s.closed
 ORDER BY m.created_at, m.account_id, m.id
 LIMIT @page_size;
+
+-- name: MessagesKeep :exec
+-- Lets messages of a sample wait forever, so that [MessagesExpired] returns them only once.
+UPDATE messages
+SET created_at = 'infinity'
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::text[])));
 
 -- name: Clock :one
 -- Returns the time of the database.

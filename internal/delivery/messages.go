@@ -248,8 +248,8 @@ func eventsOf(ctx context.Context, queries *db.Queries, accountID int64, ids []s
 	return events, err
 }
 
-// expireMessages ends the messages for which no webhook has subscribed in time. An account
-// whose messages cannot be ended does not keep the messages of others.
+// expireMessages ends the messages for which no webhook has subscribed in time. The messages of samples
+// wait forever. An account whose messages cannot be ended does not keep the messages of others.
 func (w *Worker) expireMessages(ctx context.Context) error {
 	now, err := w.queries.Clock(ctx)
 	if err != nil {
@@ -263,18 +263,21 @@ func (w *Worker) expireMessages(ctx context.Context) error {
 		if err != nil {
 			return errors.Join(failed, err)
 		}
-		byAccount, payers := map[int64][]string{}, map[int64]int64{}
+		byAccount, accounts := map[int64][]string{}, map[int64]db.MessagesExpiredRow{}
 		for _, row := range rows {
-			if !row.HasSubscriber || row.CreatedAt.Before(lost) {
-				byAccount[row.AccountID], payers[row.AccountID] = append(byAccount[row.AccountID], row.ID), row.PayerID
+			if !row.Closed && (row.IsSample || !row.HasSubscriber || row.CreatedAt.Before(lost)) {
+				byAccount[row.AccountID], accounts[row.AccountID] = append(byAccount[row.AccountID], row.ID), row
 			}
 			next.AfterTime, next.AfterAccount, next.AfterID = row.CreatedAt, row.AccountID, row.ID
 		}
 		for accountID, ids := range byAccount {
 			expire := func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+				if accounts[accountID].IsSample {
+					return nil, queries.MessagesKeep(ctx, db.MessagesKeepParams{AccountID: accountID, Ids: ids})
+				}
 				return settleMessages(ctx, queries, accountID, ids, next.Before)
 			}
-			if err := w.change(ctx, payers[accountID], accountID, expire); err != nil {
+			if err := w.change(ctx, accounts[accountID].PayerID, accountID, expire); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("delivery: the messages of account %d: %w", accountID, err))
 			}
 		}

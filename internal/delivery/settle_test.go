@@ -461,6 +461,34 @@ func TestNoExpiryBesideABacklog(t *testing.T) {
 	}
 }
 
+// TestExpiryBesideSamples: the messages of samples and of deleted accounts do not expire. Each statement reads a page
+// of them at most, and the messages of samples are read once.
+func TestExpiryBesideSamples(t *testing.T) {
+	t.Parallel()
+	const kept = 1000 // a page
+	f := newFeed(t)
+	var statements atomic.Int64
+	f.db = pgtest.Open(t, f.owner.URL, delivery.Connections, pgtest.Statements(func(sql string, _ []any) {
+		if strings.HasPrefix(sql, "-- name: MessagesExpired ") {
+			statements.Add(1)
+		}
+	}))
+	sample, deleted := f.of("sample"), f.of("deleted")
+	sample.queue(kept, 90*time.Hour)
+	deleted.queue(kept, 90*time.Hour)
+	f.queue(1, 80*time.Hour)
+	f.exec("UPDATE accounts SET kind = 'sample' WHERE id = $1", sample.account)
+	f.exec("UPDATE account_state SET closed = true WHERE account_id = $1", deleted.account)
+	worker := f.idleWorker()
+	for run, want := range []int64{3, 2} { // the last page is not full
+		need.OK(t, worker.ExpireMessages(t.Context()))
+		need.Same(t, want, statements.Swap(0), "statements of run %d", run)
+	}
+	for account, want := range map[*feed]string{f: "failed 1", sample: "queued 1000", deleted: "queued 1000"} {
+		need.Same(t, want, account.statuses(), "messages of account %d", account.account)
+	}
+}
+
 // TestSettleWithoutEvents: a webhook does not get a message whose event the feed no longer has.
 func TestSettleWithoutEvents(t *testing.T) {
 	t.Parallel()
