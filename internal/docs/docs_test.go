@@ -3,6 +3,7 @@ package docs_test
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"io"
 	"os"
 	"path"
@@ -207,5 +208,33 @@ func TestChangelogIsCurrent(t *testing.T) {
 	changelog := need.Value(os.ReadFile("../../CHANGELOG.md"))(t)
 	if !bytes.Equal(page, changelog) {
 		t.Error("pages/changelog.md differs from CHANGELOG.md; run make generate")
+	}
+}
+
+// TestSearchWords: each word that the search knows of a guide is in its text, and not two words in one.
+func TestSearchWords(t *testing.T) {
+	t.Parallel()
+	files := newFiles(t)
+	var index []struct{ Kind, Path, Text string }
+	for name, file := range files {
+		if path.Base(name) == "search.json" {
+			need.OK(t, json.Unmarshal(file.Plain().Text, &index))
+		}
+	}
+	checked, withoutTags := 0, strings.NewReplacer("<sup>", "", "</sup>", "")
+	for _, entry := range index {
+		if entry.Kind != "guide" && entry.Kind != "section" {
+			continue
+		}
+		guide, _, _ := strings.Cut("/"+entry.Path, "#")
+		text := withoutTags.Replace(strings.ToLower(string(files[guide+".md"].Plain().Text)))
+		for word := range strings.FieldsSeq(entry.Text) {
+			if checked++; !strings.Contains(text, word) {
+				t.Errorf("%s has no %s", entry.Path, word)
+			}
+		}
+	}
+	if checked < 1000 {
+		t.Errorf("the search knows %d words of guides", checked)
 	}
 }

@@ -58,15 +58,21 @@ func toHTML(source, root, dir string) (template.HTML, []Heading) {
 	return template.HTML(out.String()), headings //nolint:gosec // our own texts
 }
 
+// plainText returns the words of a node, with a space between lines, cells and items.
 func plainText(node ast.Node, source []byte) string {
 	var text strings.Builder
 	_ = ast.Walk(node, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
-		if leaf, isText := node.(*ast.Text); isText && entering {
+		leaf, isText := node.(*ast.Text)
+		if isText && entering {
 			text.Write(leaf.Segment.Value(source))
+		}
+		endsLine := isText && (leaf.SoftLineBreak() || leaf.HardLineBreak())
+		if !entering && (endsLine || node.Type() == ast.TypeBlock) {
+			text.WriteByte(' ')
 		}
 		return ast.WalkContinue, nil
 	})
-	return text.String()
+	return strings.TrimSpace(text.String())
 }
 
 var sourceLink = regexp.MustCompile(`\.md(#|$)`)

@@ -79,6 +79,7 @@ var queries = []struct{ query, place string }{
 	{"429", "/errors#rate_limited"},
 	{"404", "/errors#route_not_found"},
 	{"errors", "/errors"},
+	{"condition_412", "/report#rules"},
 	// The beginning of a word, and mistakes.
 	{"pagin", "/lists"},
 	{"idempot", "/idempotency"},
