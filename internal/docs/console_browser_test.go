@@ -523,6 +523,7 @@ func (s *shop) curlOfRequest(t *testing.T) {
 	if command := get[string](p, "navigator.clipboard.readText()"); !strings.HasPrefix(command, "curl --head ") {
 		t.Errorf("curl would wait for the body: %s", command)
 	}
+	p.wait(`document.querySelector(".copying").textContent === "Copy as cURL"`)
 }
 
 // manyRequests checks that the page stays small while many requests arrive.

@@ -18,13 +18,13 @@ export function write(code, text, language) {
 }
 
 /** Returns a button that copies what text returns. */
-export function copyButton(text) {
-  const button = h("button", { type: "button", class: "copy", "aria-live": "polite", onclick }, "Copy");
+export function copyButton(text, label = "Copy") {
+  const button = h("button", { type: "button", class: "copy", "aria-live": "polite", onclick }, label);
   let timer;
   async function onclick() {
     button.textContent = (await copy(text())) ? "Copied" : "Not copied";
     clearTimeout(timer);
-    timer = setTimeout(() => (button.textContent = "Copy"), 2000);
+    timer = setTimeout(() => (button.textContent = label), 2000);
   }
   return button;
 }

@@ -80,9 +80,8 @@ function exchange(one, { go }) {
 }
 
 function copying(text) {
-  const button = copyButton(text);
+  const button = copyButton(text, "Copy as cURL");
   button.className = "plain-button copying";
-  button.textContent = "Copy as cURL";
   return button;
 }
 
