@@ -744,6 +744,26 @@ func (s *shop) webhooks(t *testing.T) {
 	p.confirm(".detail", "Delete")
 	p.rows(0)
 
+	// The message of a failed pause stays, and a webhook that somebody else deletes leaves the list.
+	answer.Store(http.StatusServiceUnavailable)
+	_, other := s.as(t, key).do("POST", "/webhooks", object{"url": receiver.URL, "types": []string{"*"}})
+	hook = other["id"].(string)
+	s.as(t, key).do("POST", "/categories", object{"name": "Pending"}) // the console polls more often then
+	get[bool](p, fmt.Sprintf(`(location.hash += "/%s", true)`, hook))
+	p.wait(`document.querySelector(".deliveries .chip-pending")`)
+	get[bool](p, `!(window.whole = window.fetch)`)
+	get[bool](p, `!(window.fetch = (url, options) => options.method === "PATCH" ? Promise.resolve(new Response("", { status: 409 })) : (window.polls += url.includes("/deliveries"), window.whole(url, options)))`)
+	p.button(".detail", "Pause")
+	p.wait(`document.querySelector(".detail .problem-note")?.textContent.includes("409") && !(window.polls = 0)`)
+	p.wait(`window.polls > 1`)
+	p.shows(".detail .problem-note", "409")
+	s.as(t, key).do("DELETE", "/webhooks/"+hook, nil)
+	p.wait(fmt.Sprintf(`document.querySelector(".detail").textContent.includes("There is no %s any more.")`, hook))
+	p.rows(0)
+	p.counts(0, ".detail button, .problem-note")
+	p.expectFailures("404")
+	get[bool](p, `!(window.fetch = window.whole)`)
+
 	// A reader who leaves while the list loads again stays at the other part.
 	p.button(".tools", "New webhook")
 	p.fillIn("dialog", "url", receiver.URL)

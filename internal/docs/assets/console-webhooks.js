@@ -31,6 +31,7 @@ function detail(webhook, { store, signal, reload, go }) {
   const options = { store, path: { webhookId: id } };
   const enabled = status === "enabled";
   const list = deliveries(webhook, { store, signal, reload, go });
+  const outcome = h("div"); // of pausing, which no poll replaces
   return [
     h("h2", { class: "line" }, h("code", null, url)),
     actions(
@@ -46,6 +47,7 @@ function detail(webhook, { store, signal, reload, go }) {
       action("rotateWebhook", { label: "Rotate secret", title: "Rotate the secret", note: "The webhook gets a new secret. Without graceSeconds, the old secret stops at once.", options, then: async (response) => showSecret("New secret", (await response.json()).secret) }),
       action("deleteWebhook", { label: "Delete", title: "Delete the webhook", note: "This deletes the webhook and its deliveries.", danger: true, options, then: () => reload("", "Deleted.") }),
     ),
+    outcome,
     h(
       "dl",
       { class: "facts-of" },
@@ -56,7 +58,8 @@ function detail(webhook, { store, signal, reload, go }) {
 
   async function toggle(button) {
     button.disabled = true;
-    const changed = await persist(list.place, signal, () => run("updateWebhook", { ...options, body: JSON.stringify({ status: enabled ? "disabled" : "enabled" }) }));
+    outcome.replaceChildren();
+    const changed = await persist(outcome, signal, () => run("updateWebhook", { ...options, body: JSON.stringify({ status: enabled ? "disabled" : "enabled" }) }));
     button.disabled = false;
     if (changed) await reload(id, enabled ? "Paused." : "Enabled.");
   }
@@ -132,15 +135,18 @@ function deliveries(webhook, { store, signal, reload, go }) {
       const pending = [...shown.values()].some(({ text }) => text.includes('"status":"pending"'));
       await sleep(pending ? 2000 : 8000, signal);
       if (signal.aborted || document.hidden) continue;
-      await refresh(page);
-      const now = await persist(place, signal, () => read("getWebhook", { store, path, signal }));
-      if (now) place.replaceChildren();
-      if (now && JSON.stringify(now.data) !== JSON.stringify(webhook)) await reload(id, "The webhook has changed.");
+      const now = await persist(place, signal, look);
+      if (now && JSON.stringify(now.data) === JSON.stringify(webhook)) await refresh(page);
+      else if (now) await reload(id, now.data ? "The webhook has changed." : ""); // ends these polls
     }
   }
+  // Returns no data if somebody has deleted the webhook.
+  const look = () => read("getWebhook", { store, path, signal }).catch((failure) => {
+    if (failure.code !== "webhook_not_found") throw failure;
+    return {};
+  });
   poll();
   return {
-    place,
     element: h(
       "section",
       { "aria-label": "Deliveries" },
