@@ -249,6 +249,19 @@ func (s *shop) signsIn(t *testing.T) {
 	id, key := s.sandbox(t, "another account", "empty")
 	p = s.signIn(t, key, "#events/acc_1/evt_1", look{})
 	p.wait(fmt.Sprintf(`document.querySelector(".state.live") && document.querySelector("#store-select").value === %q && location.hash === "#events"`, id))
+	// Without storage in the browser, a key of a sandbox lasts as long as the page, or until the reader signs out.
+	p = s.visit(t, "/console", look{})
+	t.Cleanup(func() { p.expectFailures("net::ERR_ABORTED") }) // the page ends its streams
+	get[bool](p, `Boolean(Object.defineProperty(window, "sessionStorage", { get: () => { throw new Error("The browser blocks site data."); } }))`)
+	for range 2 {
+		get[bool](p, fmt.Sprintf(`(location.hash = "#events/%s", true)`, id))
+		p.wait(`document.querySelector("#sign-in .key-form")`)
+		p.enterKey(s.key)
+		p.wait(`document.querySelector("main.console .key-form")`)
+		p.enterKey(key)
+		p.wait(`document.querySelector(".state.live")`)
+		p.button("#session", "Sign out")
+	}
 }
 
 // replacedKey enters a second key before the response to the first one.

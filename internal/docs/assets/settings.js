@@ -84,11 +84,16 @@ export function noteIDs(text) {
   for (const [, id, prefix] of text.matchAll(/"id":"((wh|msg|evt|dlv|sbx|req)_\w+)"/g)) passing.set(`id.${prefix}`, id);
 }
 
-/** Wraps a storage of the browser with our prefix. An empty value removes the entry. */
+/**
+ * Wraps a storage of the browser with our prefix. An empty value removes the entry. A value that the
+ * browser does not store lasts as long as the page.
+ */
 function storage(name) {
   const prefixed = (key) => `petstore.${key}`;
+  const unstored = new Map();
   return {
     clear(beginning) {
+      for (const key of unstored.keys()) if (key.startsWith(beginning)) unstored.delete(key);
       try {
         for (const key of Object.keys(window[name])) if (key.startsWith(prefixed(beginning))) window[name].removeItem(key);
       } catch {
@@ -96,6 +101,7 @@ function storage(name) {
       }
     },
     get(key) {
+      if (unstored.has(key)) return unstored.get(key);
       try {
         return window[name].getItem(prefixed(key));
       } catch {
@@ -103,11 +109,12 @@ function storage(name) {
       }
     },
     set(key, value) {
+      unstored.delete(key);
       try {
         if (value === "") window[name].removeItem(prefixed(key));
         else window[name].setItem(prefixed(key), value);
       } catch {
-        // Without storage, the value lasts as long as the page.
+        unstored.set(key, value);
       }
     },
   };
