@@ -1013,15 +1013,31 @@ func (s *shop) endedSandbox(t *testing.T) {
 
 func (s *shop) revokedKey(t *testing.T) {
 	_, key := s.sandbox(t, "revoked", "empty")
-	_, made := s.as(t, key).do("POST", "/account/api-keys", object{"name": "short", "scope": "admin"})
-	p := s.signIn(t, made["secret"].(string), "#webhooks", look{})
+	issue := func() (secret string, revoke func()) {
+		_, made := s.as(t, key).do("POST", "/account/api-keys", object{"name": "short", "scope": "admin"})
+		return made["secret"].(string), func() { s.as(t, key).do("DELETE", fmt.Sprintf("/account/api-keys/%.0f", made["id"]), nil) }
+	}
+	secret, revoke := issue()
+	p := s.signIn(t, secret, "#webhooks", look{})
 	p.wait(`document.querySelector(".empty p")`)
 	p.button(".tools", "New webhook")
-	s.as(t, key).do("DELETE", fmt.Sprintf("/account/api-keys/%.0f", made["id"]), nil)
+	revoke()
 	p.fillIn("dialog", "url", "https://example.com/")
 	p.button("dialog", "Create")
 	p.wait(`!document.querySelector("dialog[open]") && document.querySelector(".key-form .problem-note")?.textContent.includes("does not work any more") && document.activeElement.matches(".key-form input")`)
 	p.expectFailures("401", "400")
+
+	// A new secret stays until the reader has stored it.
+	_, hook := s.as(t, key).do("POST", "/webhooks", object{"url": "https://example.com/", "types": []string{"order.placed"}})
+	secret, revoke = issue()
+	p = s.signIn(t, secret, "#webhooks//"+hook["id"].(string), look{})
+	p.button(".detail", "Rotate secret")
+	p.button("dialog", "Rotate secret")
+	p.wait(`document.querySelector("dialog[open] .secret code")`)
+	revoke()
+	p.wait(`document.querySelector(".key-form .problem-note")`)
+	p.expectFailures("401")
+	p.wantSecret("whsec_")
 }
 
 func (s *shop) lostServer(t *testing.T) {

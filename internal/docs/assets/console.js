@@ -77,7 +77,7 @@ function route({ first = false, again = false } = {}) {
   const spot = `${state.view}/${views[state.view].ofAccount ? "" : state.store}`;
   if (again || spot !== mounted?.spot) {
     place.abort();
-    document.querySelector("dialog[open]:not(:has(.secret))")?.close();
+    closeForm();
     place = new AbortController();
     mounted = { spot, ...mount(state) };
     document.title = `${views[state.view].title} · Petstore console`;
@@ -85,6 +85,11 @@ function route({ first = false, again = false } = {}) {
     if (!first && document.activeElement?.id !== "store-select") mounted.heading.focus({ preventScroll: true });
   }
   mounted.update?.(state);
+}
+
+// A secret stays until the reader has stored it.
+function closeForm() {
+  document.querySelector("dialog[open]:not(:has(.secret))")?.close();
 }
 
 function mount({ view, store }) {
@@ -164,7 +169,7 @@ function keyForm(label, submit, use) {
 }
 
 function signOut(message) {
-  document.querySelector("dialog[open]")?.close();
+  closeForm();
   forgetKeys();
   session.account = undefined;
   mounted = undefined;
