@@ -429,6 +429,20 @@ func (s *shop) requests(t *testing.T) {
 	get[bool](p, `(window.last = "", window.respond(), true)`)
 	p.closed()
 	has(p, "", `window.last`)
+
+	// A reader who signs out while an archive loads can enter another key.
+	get[bool](p, `!(window.fetch = (url, options) => options.headers.Accept !== "application/har+json" || window.load ? window.whole(url, options) : new Promise((resolve) => (window.load = () =>
+		resolve(new Response('{"log": {"entries": []}}', { headers: { "Content-Type": "application/json", Link: '</>; rel="next"' } })))))`)
+	get[bool](p, `(location.hash = "#requests/`+id+`", true)`)
+	p.button(".tools", "Save HAR")
+	p.wait(`window.load`)
+	get[bool](p, `Boolean(window.tools = document.querySelector(".tools"))`)
+	p.button("#session", "Sign out")
+	p.insert("half a key")
+	get[bool](p, `(window.load(), true)`)
+	p.wait(`window.tools.querySelector(".problem-note")`)
+	has(p, "half a key", `document.querySelector(".key-form input").value`)
+	p.expectFailures("401")
 }
 
 const script = `<script>alert(1)</script><img src=x onerror=alert(2)>`
