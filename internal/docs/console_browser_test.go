@@ -1065,7 +1065,7 @@ func (s *shop) lostServer(t *testing.T) {
 	}))
 	t.Cleanup(server.Close) // after the tab
 	t.Cleanup(server.CloseClientConnections)
-	p := s.signIn(t, s.key, "#requests/"+id, look{url: server.URL})
+	p := s.signIn(t, s.key, "#requests/"+id, look{url: server.URL, width: 900, height: 900})
 	s.as(t, key).do("GET", "/pets", nil)
 	p.rows(1)
 	p.wait(`document.querySelector(".state.live")`)
@@ -1074,6 +1074,7 @@ func (s *shop) lostServer(t *testing.T) {
 	p.wait(`/Disconnected. Trying again in \d+ s./.test(document.querySelector(".state").textContent)`)
 	p.click(".rows > li a") // also says that the server is away
 	p.wait(`document.querySelector(".detail .problem-note")?.textContent.includes("does not respond")`)
+	has(p, true, `document.querySelector(".detail .back").checkVisibility() && document.activeElement.matches(".detail")`)
 	s.as(t, key).do("GET", "/categories", nil)
 	s.as(t, key).do("GET", "/messages", nil)
 	isAway.Store(false)
@@ -1083,6 +1084,8 @@ func (s *shop) lostServer(t *testing.T) {
 	if got := p.texts(".rows .row-text"); strings.Join(got, " ") != "/messages /categories /pets" {
 		t.Errorf("the rows are %q", got)
 	}
+	p.button(".detail", "All requests")
+	p.wait(`document.querySelector(".rows").checkVisibility()`)
 	p.expectFailures("ERR_")
 }
 

@@ -111,12 +111,13 @@ export function feedView(config, { store, place, signal, go }) {
     element.classList.toggle("chosen", Boolean(id));
     list.choose(id);
     if (!id) return;
-    detail.replaceChildren(h("p", { class: "hint" }, "Loading …"));
-    const item = await persist(detail, own, () => read(config.get, { store, path: { ...path, [config.idName]: id }, signal: own }));
-    if (!item) return;
-    detail.replaceChildren(h("a", { class: "back", href: go.href({ item: "" }) }, `All ${config.things}`), ...config.detail(item.data, { store, go }));
-    detail.scrollTop = 0;
+    const below = h("div", null, h("p", { class: "hint" }, "Loading …"));
+    detail.replaceChildren(h("a", { class: "back", href: go.href({ item: "" }) }, `All ${config.things}`), below);
     if (!list.element.checkVisibility()) detail.focus();
+    const item = await persist(below, own, () => read(config.get, { store, path: { ...path, [config.idName]: id }, signal: own }));
+    if (!item) return;
+    below.replaceWith(...config.detail(item.data, { store, go }));
+    detail.scrollTop = 0;
   }
 
   return {
