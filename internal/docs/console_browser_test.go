@@ -1093,8 +1093,13 @@ func (s *shop) lostServer(t *testing.T) {
 func (s *shop) lostResponses(t *testing.T) {
 	id, key := s.sandbox(t, "lost responses", "empty")
 	var lost atomic.Bool        // whether the next response of the list, or to a form, is lost
+	var silent atomic.Bool      // whether no response comes
 	seen := make(chan struct{}) // closed after the note, which the page shows until the list has a response
 	server := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
+		if silent.Load() {
+			<-r.Context().Done()
+			return
+		}
 		isList := strings.HasSuffix(r.URL.Path, "/requests")
 		if isLost := (isList || r.Method == http.MethodPost) && lost.CompareAndSwap(true, false); !isLost {
 			if isList {
@@ -1129,6 +1134,16 @@ func (s *shop) lostResponses(t *testing.T) {
 	p.button("dialog", "Create")
 	p.wantSecret("petstore_")
 	p.rows(2)
+
+	// The console does not wait for ever: in this test, 300 ms.
+	get[bool](p, `!(window.timeout = AbortSignal.timeout)`)
+	get[bool](p, `!(AbortSignal.timeout = (most) => window.timeout.call(AbortSignal, most / 100))`)
+	silent.Store(true)
+	p.click(`#sidebar a[href^="#events"]`)
+	p.wait(`document.querySelector(".empty .problem-note")?.textContent.includes("The server does not respond. Trying again in")`)
+	get[bool](p, `!(AbortSignal.timeout = window.timeout)`)
+	silent.Store(false)
+	p.wait(`document.querySelector(".state.live")`)
 }
 
 // consoleWithoutData checks that the console says when its data is missing, and keeps the key.

@@ -1,6 +1,8 @@
 // Calls the API, and follows its streams.
 import { serverURL } from "./settings.js";
 
+/** Milliseconds for a whole response. The server takes 10 s at most, and its pages have about 512 KiB. */
+export const patience = 30_000;
 const silence = 30_000; // milliseconds without a byte after which a stream is lost; the server sends a comment every 10 s
 const longest = 15_000; // milliseconds between two attempts, unless the server asks for more
 
@@ -19,11 +21,13 @@ export class Failure extends Error {
 
 /** Sends a request, and returns the response if it is successful, with the whole body unless it is a stream. */
 export async function send(key, method, path, { body, headers, signal } = {}) {
+  const isStream = headers?.Accept === "text/event-stream";
+  const ends = [signal, !isStream && AbortSignal.timeout(patience)].filter(Boolean);
   let response;
   try {
     const type = body === undefined ? {} : { "Content-Type": "application/json" };
-    response = await fetch(serverURL() + path, { method, body, signal, cache: "no-store", headers: { Authorization: `Bearer ${key}`, "Petstore-Observer": "true", ...type, ...headers } });
-    if (headers?.Accept !== "text/event-stream") response = new Response((await response.text()) || null, response);
+    response = await fetch(serverURL() + path, { method, body, signal: AbortSignal.any(ends), cache: "no-store", headers: { Authorization: `Bearer ${key}`, "Petstore-Observer": "true", ...type, ...headers } });
+    if (!isStream) response = new Response((await response.text()) || null, response);
   } catch (error) {
     throw signal?.aborted ? error : new Failure({ message: response ? "The connection is lost." : "The server does not respond." });
   }

@@ -1,6 +1,6 @@
 // The console: signs in with an API key and shows the part of it that the address names, such as
 // #requests/sbx_1042/req_1042_57?status=4xx. The address never has a key.
-import { Failure, send } from "./console-api.js";
+import { Failure, patience, send } from "./console-api.js";
 import { eventsView } from "./console-events.js";
 import { keysView } from "./console-keys.js";
 import { requestsView } from "./console-requests.js";
@@ -196,7 +196,7 @@ let operations;
 async function loadOperations() {
   let status; // none if there is no whole response
   try {
-    const response = await fetch(new URL("reference.json", import.meta.url));
+    const response = await fetch(new URL("reference.json", import.meta.url), { signal: AbortSignal.timeout(patience) });
     if (response.ok) return (await response.json()).operations;
     status = response.status;
   } catch {
