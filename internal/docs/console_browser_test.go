@@ -728,10 +728,11 @@ func (s *shop) webhooks(t *testing.T) {
 	p.expectFailures("400")
 	p.tick("order.placed")
 	p.tick("category.created")
-	p.fillIn("dialog", "description", "Changed")
+	p.fillIn("dialog", "description", "Changed\ntwice")
+	has(p, "input", fieldOf("dialog", "url")+".localName")
 	p.button("dialog", "Save")
 	p.closed()
-	p.wait(`document.querySelector(".detail dl").textContent.includes("Changed")`)
+	p.wait(`document.querySelector(".detail dl").textContent.includes("Changed\ntwice")`)
 	if got := p.text(".detail dl"); !strings.Contains(got, "order.placed, category.created") && !strings.Contains(got, "category.created, order.placed") {
 		t.Errorf("the webhook is %s", got)
 	}

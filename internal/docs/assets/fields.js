@@ -3,7 +3,7 @@
 import { h, marked, newID } from "./dom.js";
 import { read, styles, write } from "./json.js";
 
-const longText = 2000; // characters; more get several lines
+const shortText = 255; // characters; a text that may have more, and line breaks, gets several lines
 
 const isScalar = (schema) => !schema.properties && !schema.items && !schema.oneOf && schema.type !== "object";
 /** Reports whether the control of a schema has several texts. */
@@ -144,8 +144,11 @@ function controlOf(schema, attributes, onchange) {
   return textControl(schema, attributes, onchange);
 }
 
+// In the spec, each text has a pattern of its characters, unlike a URL.
+const isText = ({ pattern, maxLength }) => maxLength > shortText && pattern !== undefined && matches(pattern, "\n");
+
 function textControl(schema, { id, example, describedby }, onchange) {
-  const isLong = !isList(schema) && (!isScalar(schema) || schema.maxLength > longText);
+  const isLong = !isList(schema) && (!isScalar(schema) || isText(schema));
   const list = isList(schema);
   const hint = [example ?? []].flat().join(", ");
   const input = h(isLong ? "textarea" : "input", {
