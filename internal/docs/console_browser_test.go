@@ -412,7 +412,7 @@ func (s *shop) requests(t *testing.T) {
 	if err := errors.Join(err, json.Unmarshal(saved, &archive)); err != nil || len(archive.Log.Entries) != before {
 		t.Errorf("the archive has %d entries (%v)", len(archive.Log.Entries), err)
 	}
-	p.wait(`!` + note)
+	p.wait(`!` + note + ` && document.activeElement.textContent === "Save HAR"`)
 	p.button(".tools", "Clear")
 	p.wait(`document.querySelector("dialog[open]").textContent.includes("` + id + `")`)
 	p.button("dialog", "Clear")
@@ -780,9 +780,9 @@ func (s *shop) webhooks(t *testing.T) {
 	get[bool](p, fmt.Sprintf(`(location.hash += "/%s", true)`, hook))
 	p.wait(`document.querySelector(".deliveries .chip-pending")`)
 	get[bool](p, `!(window.whole = window.fetch)`)
-	get[bool](p, `!(window.fetch = (url, options) => options.method === "PATCH" ? Promise.resolve(new Response("", { status: 409 })) : (window.polls += url.includes("/deliveries"), window.whole(url, options)))`)
+	get[bool](p, `!(window.fetch = (url, options) => options.method === "PATCH" ? window.whole("/livez").then(() => new Response("", { status: 409 })) : (window.polls += url.includes("/deliveries"), window.whole(url, options)))`)
 	p.button(".detail", "Pause")
-	p.wait(`document.querySelector(".detail .problem-note")?.textContent.includes("409") && !(window.polls = 0)`)
+	p.wait(`document.querySelector(".detail .problem-note")?.textContent.includes("409") && document.activeElement.textContent === "Pause" && !(window.polls = 0)`)
 	p.wait(`window.polls > 1`)
 	p.shows(".detail .problem-note", "409")
 	s.as(t, key).do("DELETE", "/webhooks/"+hook, nil)
@@ -986,7 +986,7 @@ func (s *shop) apiKeys(t *testing.T) {
 	p.wait(`document.querySelectorAll(".rows > li").length === 2 && document.querySelector(".detail").textContent.includes("The console uses this key")`)
 	p.button(".detail", "Revoke")
 	p.button("dialog", "Revoke")
-	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("last_admin_key")`)
+	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("last_admin_key") && document.activeElement.textContent === "Revoke"`)
 	p.expectFailures("409")
 	p.button("dialog", "Cancel")
 

@@ -609,6 +609,11 @@ func (s *shop) formKeyboard(t *testing.T) {
 	get[bool](p, `(`+control("createCategory", "name")+`.focus(), true)`)
 	p.press(kb.Enter)
 	p.wait(`document.querySelector("#createCategory .outcome")?.textContent.includes("Typed with keys")`)
+	// The button that sends keeps the focus.
+	get[bool](p, `(document.querySelector("#createCategory .send-button").focus(), true)`)
+	p.press(kb.Enter)
+	p.wait(`document.querySelector("#createCategory .outcome").textContent.includes("409") && document.activeElement.matches("#createCategory .send-button")`)
+	p.expectFailures("409")
 }
 
 // hostileValues checks that no value of the reader or of a response becomes part of the page.

@@ -2,7 +2,7 @@
 import { Failure } from "./console-api.js";
 import { problem, run, session } from "./console-session.js";
 import { copyButton } from "./code.js";
-import { h } from "./dom.js";
+import { disabledDuring, h } from "./dom.js";
 import { field, isList, toTexts, toTree } from "./fields.js";
 import { read, styles, write } from "./json.js";
 
@@ -54,14 +54,12 @@ function openForm(id, { label, title = label, submit = label, note, danger, only
   const button = h("button", { type: "submit", class: danger ? "send-button danger" : "send-button" }, submit);
   const onsubmit = async (event) => {
     event.preventDefault();
-    button.disabled = true;
     try {
-      const response = await run(id, { ...options, body: body && write(tree(), styles.JSON) });
+      const response = await disabledDuring(button, () => run(id, { ...options, body: body && write(tree(), styles.JSON) }));
       dialog.close();
       await then?.(response);
     } catch (failure) {
       if (!(failure instanceof Failure)) throw failure;
-      button.disabled = false;
       outcome.replaceChildren(problem(failure));
     }
   };

@@ -6,7 +6,7 @@ import { feedView } from "./console-feed.js";
 import { dayAndTime, fact, methodBadge, statusBadge, when } from "./console-list.js";
 import { curl } from "./console-curl.js";
 import { problem, read, run, session } from "./console-session.js";
-import { h, siteURL } from "./dom.js";
+import { disabledDuring, h, siteURL } from "./dom.js";
 import { pretty } from "./json.js";
 
 /** Returns the view of the requests of a sandbox. */
@@ -116,22 +116,24 @@ function message(title, { headers, body, bodyEncoding, bodySize }) {
 async function download(button, store, filters) {
   const tools = button.closest(".tools");
   tools.querySelector(".problem-note")?.remove(); // of the last attempt
-  button.disabled = true;
   try {
-    let archive;
-    for (let query = { ...Object.fromEntries(filters), limit: 200 }; query; ) {
-      const page = await read("listRecordedRequests", { path: { sandboxId: store }, query, headers: { Accept: "application/har+json" } });
-      if (archive) archive.log.entries.push(...page.data.log.entries);
-      else archive = page.data;
-      query = page.next;
-    }
+    const archive = await disabledDuring(button, () => readArchive(store, filters));
     const link = h("a", { href: URL.createObjectURL(new Blob([JSON.stringify(archive)], { type: "application/har+json" })), download: `${store}.har` });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // after the download has begun
   } catch (failure) {
     if (!(failure instanceof Failure)) throw failure;
     tools.append(problem(failure));
-  } finally {
-    button.disabled = false;
   }
+}
+
+async function readArchive(store, filters) {
+  let archive;
+  for (let query = { ...Object.fromEntries(filters), limit: 200 }; query; ) {
+    const page = await read("listRecordedRequests", { path: { sandboxId: store }, query, headers: { Accept: "application/har+json" } });
+    if (archive) archive.log.entries.push(...page.data.log.entries);
+    else archive = page.data;
+    query = page.next;
+  }
+  return archive;
 }

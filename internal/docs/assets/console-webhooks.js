@@ -5,7 +5,7 @@ import { action, showSecret } from "./console-dialog.js";
 import { eventTypes } from "./console-events.js";
 import { dayAndTime, fact, filterField, statusBadge, when } from "./console-list.js";
 import { persist, read, run } from "./console-session.js";
-import { h } from "./dom.js";
+import { disabledDuring, h } from "./dom.js";
 
 /** Returns the view of the webhooks of a store. */
 export function webhooksView(context) {
@@ -57,10 +57,9 @@ function detail(webhook, { store, signal, reload, go }) {
   ];
 
   async function toggle(button) {
-    button.disabled = true;
     outcome.replaceChildren();
-    const changed = await persist(outcome, signal, () => run("updateWebhook", { ...options, body: JSON.stringify({ status: enabled ? "disabled" : "enabled" }) }));
-    button.disabled = false;
+    const body = JSON.stringify({ status: enabled ? "disabled" : "enabled" });
+    const changed = await disabledDuring(button, () => persist(outcome, signal, () => run("updateWebhook", { ...options, body })));
     if (changed) await reload(id, enabled ? "Paused." : "Enabled.");
   }
 }

@@ -14,6 +14,21 @@ export function h(name, attributes, ...children) {
   return element;
 }
 
+/**
+ * Disables a button while work runs. A disabled button loses the focus, so it gets that back
+ * afterwards, unless something else has it.
+ */
+export async function disabledDuring(button, work) {
+  const hadFocus = document.activeElement === button;
+  button.disabled = true;
+  try {
+    return await work();
+  } finally {
+    button.disabled = false;
+    if (hadFocus && document.activeElement === document.body) button.focus();
+  }
+}
+
 let ids = 0;
 
 /** Returns an id that no other element of the page has. */

@@ -1,6 +1,6 @@
 // Sends the request of a form and shows the response as it arrives.
 import { copyButton, write } from "./code.js";
-import { h, siteURL } from "./dom.js";
+import { disabledDuring, h, siteURL } from "./dom.js";
 import { pretty } from "./json.js";
 import { target } from "./request.js";
 import { noteIDs, serverURL, settings } from "./settings.js";
@@ -16,12 +16,11 @@ export function sender(operation, request) {
   const stopButton = h("button", { type: "button", class: "plain-button", hidden: true, onclick: () => running.abort() }, "Stop");
   let running;
 
-  const send = async () => {
+  const run = async () => {
     running = new AbortController();
     const { signal } = running;
     const began = performance.now();
     const view = show(outcome, () => performance.now() - began);
-    sendButton.disabled = true;
     const slow = setTimeout(() => (stopButton.hidden = false), soon);
     status.textContent = "Sending the request.";
     let sent = false;
@@ -37,7 +36,9 @@ export function sender(operation, request) {
     clearTimeout(slow);
     view.end();
     status.textContent = view.summary();
-    sendButton.disabled = false;
+  };
+  const send = async () => {
+    await disabledDuring(sendButton, run);
     if (document.activeElement === stopButton) sendButton.focus();
     stopButton.hidden = true;
   };
