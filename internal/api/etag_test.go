@@ -417,6 +417,7 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 func TestRaceForOneTag(t *testing.T) {
 	t.Parallel()
 	const clients, heldUp, rounds = 20, 6, 4
+	p := startAlone(t) // heldUp waits for any statement that waits
 	for _, race := range []struct {
 		name   string
 		method string
@@ -429,10 +430,8 @@ func TestRaceForOneTag(t *testing.T) {
 		{"inventory", "PUT", scene.inventoryPath, func(i int) any { return object{"quantity": 100 + i} }},
 	} {
 		t.Run(race.name, func(t *testing.T) {
-			t.Parallel()
-			p := startAlone(t) // heldUp waits for any statement that waits
 			for round := range rounds {
-				s := p.stage(on("available", 5, 1))
+				s := p.in(t).stage(on("available", 5, 1))
 				target := race.target(s)
 				tag := s.get(target).want(200).etag()
 				update := func(i int) (*response, error) {
