@@ -17,7 +17,7 @@ func TestPublicID(t *testing.T) {
 			t.Errorf("sandbox %d: parsed as %d, %t", id, got, ok)
 		}
 	}
-	for _, text := range []string{"", "1", "sbx_", "sbx_0", "sbx_01", "sbx_-1", "sbx_12345678901234567", "SBX_1", "sbx_1x", "xsbx_1", "acc_1", "current"} {
+	for _, text := range []string{"", "1", "sbx_", "sbx_0", "sbx_01", "sbx_-1", "sbx_12345678901234567", "SBX_1", "sbx_1x", "sbx_1\n", "xsbx_1", "acc_1", "current"} {
 		if id, ok := account.ParseSandboxID(text); ok {
 			t.Errorf("%q was parsed as sandbox %d", text, id)
 		}

@@ -160,7 +160,7 @@ func TestListSamples(t *testing.T) {
 	p.do("GET", samplesPath, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "6")
 }
 
-// TestSampleBodies checks which names and sandboxes a new sample can have.
+// TestSampleBodies checks which names and sandboxes a new sample can have. TestFields has the other values of each field.
 func TestSampleBodies(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -169,23 +169,8 @@ func TestSampleBodies(t *testing.T) {
 	p.exec("UPDATE accounts SET expires_at = now() WHERE id = $1", accountOf(expired))
 	gone := p.newSandbox("gone", "empty")
 	p.del(gone.path()).want(204)
-	for body, want := range map[string][]string{
-		`{"name":"","from":""}`: {"/name invalid_format", "/from invalid_format"},
-		`{"name":null,"from":null,"createdAt":"x","builtIn":true,"sample":1}`:       {"/name null_not_allowed", "/from null_not_allowed", "/createdAt read_only", "/builtIn read_only", "/sample unknown_field"},
-		`{"name":"Shop","from":"current"}`:                                          {"/name invalid_format", "/from invalid_format"},
-		`{"name":"-a","from":"sbx_01"}`:                                             {"/name invalid_format", "/from invalid_format"},
-		`{"name":"a b","from":"SBX_1"}`:                                             {"/name invalid_format", "/from invalid_format"},
-		`{"name":"shop 1","from":"acc_1"}`:                                          {"/name invalid_format", "/from invalid_format"},
-		`{"name":"ä","from":"sbx_1\n"}`:                                             {"/name invalid_format", "/from invalid_format"},
-		`{"name":"` + strings.Repeat("a", 51) + `","from":"sbx_12345678901234567"}`: {"/name invalid_format", "/from invalid_format"},
-		"[]": {" wrong_type"},
-	} {
-		p.post(samplesPath, body).wantViolations("validation_failed", want...)
-	}
+	p.post(samplesPath, object{"name": "Shop", "from": "current"}).wantViolations("validation_failed", "/name invalid_format", "/from invalid_format")
 	p.del(samplesPath+"/A?x=1").wantViolations("invalid_parameter", "name invalid_format", "x unknown")
-	for _, name := range []string{"Shop", "", "shop 1", "ä"} {
-		p.post(sandboxesPath, object{"sample": name}).wantViolations("validation_failed", "/sample invalid_format")
-	}
 	p.post(sandboxesPath, object{"sample": "none"}).wantError(422, "unknown_sample")
 	stranger := p.as(p.newKey("stranger", auth.Admin))
 	for _, from := range []string{expired.ID, gone.ID, "sbx_9007199254740991", stranger.newSandbox("foreign", "empty").ID, fmt.Sprint("sbx_", p.accountID())} {
