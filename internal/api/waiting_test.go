@@ -109,21 +109,33 @@ func (w *watchers) reads() int {
 	return w.all
 }
 
-// TestReadsOfStreams: something changes that many streams of an account watch for different reasons,
-// and their reads hang. At most two of them have a connection. All streams go on, although most get
-// none within the time of a request.
+// TestReadsOfStreams: something changes that many streams of an account watch, and their reads hang. At most
+// two of them have a connection. All streams go on, although most get none within the time of a request.
+// Streams with the same filter share a read.
 func TestReadsOfStreams(t *testing.T) {
 	t.Parallel()
 	const streams, most = 12, 2
-	for _, query := range []string{"ExchangesAfter", "EventList"} {
-		t.Run(query, func(t *testing.T) {
+	for what, test := range map[string]struct {
+		query   string
+		same    bool
+		hanging int // reads, until one has taken too long
+	}{
+		"requests":             {"ExchangesAfter", false, most},
+		"requests, one filter": {"ExchangesAfter", true, 1},
+		"events":               {"EventList", false, most},
+		"events, one filter":   {"EventList", true, 1},
+	} {
+		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			w := watch(t, query, streams, false)
+			w := watch(t, test.query, streams, test.same)
 			w.change()
-			need.Within(w.t, 30*time.Second, "a read that took too long is repeated", func() bool { return w.reads() > most })
+			need.Within(w.t, 30*time.Second, "a read that took too long is repeated", func() bool { return w.reads() > test.hanging })
 			w.pass()
 			need.Within(w.t, 30*time.Second, "all streams wait again", func() bool { return w.waiting() == streams })
 			w.wantAtMost(most)
+			if got := w.reads(); test.same && got > streams/2 {
+				t.Errorf("%d streams took %d statements", streams, got)
+			}
 		})
 	}
 }
@@ -232,23 +244,4 @@ func TestHangingReadsOfTwoPayers(t *testing.T) {
 		})
 		return nil
 	})
-}
-
-// TestStreamsShareReads: streams that watch the same share a read.
-func TestStreamsShareReads(t *testing.T) {
-	t.Parallel()
-	const streams = 12
-	for _, query := range []string{"ExchangesAfter", "EventList"} {
-		t.Run(query, func(t *testing.T) {
-			t.Parallel()
-			w := watch(t, query, streams, true)
-			w.change()
-			need.Within(w.t, 30*time.Second, "a second read begins because the first takes long", func() bool { return w.reads() > 1 })
-			w.pass()
-			need.Within(w.t, 30*time.Second, "all streams wait again", func() bool { return w.waiting() == streams })
-			if got := w.reads(); got > streams/2 {
-				t.Errorf("%d streams took %d statements", streams, got)
-			}
-		})
-	}
 }
