@@ -462,9 +462,9 @@ func TestOperationsOnOneSandbox(t *testing.T) {
 		sandboxes = append(sandboxes, one)
 	}
 	others := func() []map[string][]string {
-		return []map[string][]string{p.rowsOf(account.account), p.rowsOf(sandboxes[0].sandboxID)}
+		return []map[string][]string{p.rowsOf(account.account), p.rowsOf(sandboxes[1].sandboxID)}
 	}
-	before, target := others(), fmt.Sprint("/sandboxes/sbx_", sandboxes[1].sandboxID)
+	before, target := others(), fmt.Sprint("/sandboxes/sbx_", sandboxes[0].sandboxID) // set up before the other one
 	for _, request := range []struct {
 		method, path string
 		body         any
@@ -480,7 +480,7 @@ func TestOperationsOnOneSandbox(t *testing.T) {
 			t.Fatalf("%s %s changed rows of other accounts (-before +after):\n%s", request.method, request.path, diff)
 		}
 	}
-	sandboxes[0].get("/sandboxes/current").want(200)
+	sandboxes[1].get("/sandboxes/current").want(200)
 	account.get("/pets/1").want(200)
 }
 
