@@ -91,7 +91,8 @@ func TestAccount(t *testing.T) {
 			CreatedAt time.Time
 			APIKey    apiKey
 		}](resp)
-		if !strings.HasPrefix(got.ID, "acc_1") || got.Name != p.named("acme") || got.CreatedAt.Before(began) {
+		stored := need.Value(db.New(p.db).AccountGetByName(t.Context(), p.named("acme")))(t)
+		if got.ID != fmt.Sprint("acc_", stored.ID) || got.Name != p.named("acme") || got.CreatedAt.Before(began) {
 			t.Errorf("account: %s", resp.body)
 		}
 		key := got.APIKey
