@@ -55,17 +55,17 @@ func newFeed(t testing.TB) *feed {
 	f := &feed{t: t, owner: pgtest.New(t)}
 	f.db = f.open()
 	f.queries = db.New(f.db)
-	return f.of("owner")
+	return f.of(t, "owner")
 }
 
-// of returns the feed of an account of the same database. It creates the account.
-func (f *feed) of(name string) *feed {
-	f.t.Helper()
-	id := need.Value(postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+// of returns the feed of an account of the same database, for a subtest if it has one. It creates the account.
+func (f *feed) of(t testing.TB, name string) *feed {
+	t.Helper()
+	id := need.Value(postgres.Transact(t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
 		row, err := account.Ensure(ctx, db.New(tx), name)
 		return row.ID, err
-	}))(f.t)
-	return &feed{t: f.t, owner: f.owner, db: f.db, queries: f.queries, account: id}
+	}))(t)
+	return &feed{t: t, owner: f.owner, db: f.db, queries: f.queries, account: id}
 }
 
 // sandbox returns the feed of a new sandbox of the account.

@@ -31,7 +31,7 @@ func TestAccountsTakeTurns(t *testing.T) {
 	f := newFeed(t)
 	hang, to := hanging(t), receive(t, nil)
 	for _, name := range []string{"one", "two", "three"} {
-		busy := f.of(name)
+		busy := f.of(t, name)
 		for range 4 {
 			busy.webhook(hang, "pet.created")
 		}
@@ -211,7 +211,7 @@ func TestClosedAccount(t *testing.T) {
 	stop()
 	f.exec("UPDATE account_state SET closed = true")
 	f.exec("UPDATE webhook_deliveries SET status = 'pending', next_attempt_at = now()")
-	open := f.of("open")
+	open := f.of(t, "open")
 	open.webhook(other.url)
 	open.emit(pets(1, 1)...)
 	worker = f.work()

@@ -43,7 +43,7 @@ func TestMessageFails(t *testing.T) {
 	other := receive(t, nil)
 	f.webhook(to.url, "message.queued")
 	f.webhook(other.url, "message.failed")
-	old := f.of("alone").message()
+	old := f.of(t, "alone").message()
 	f.exec("UPDATE messages SET created_at = now() - interval '73 hours'")
 	worker := f.work()
 	await(f, 0, "SELECT count(*) FROM webhooks WHERE unsettled_after IS NOT NULL") // settling would repeat a failed delivery

@@ -210,7 +210,7 @@ func TestPayersHaveShares(t *testing.T) {
 	worker := f.work()
 	to.await(fast)
 	await(f, sandboxes*hooks, "SELECT count(*) FROM webhook_deliveries")
-	other, quick := f.of("other"), receive(t, nil)
+	other, quick := f.of(t, "other"), receive(t, nil)
 	other.webhook(quick.url)
 	for i := range 20 {
 		other.emit(pets(i, i)...)

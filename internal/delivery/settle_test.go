@@ -178,7 +178,7 @@ func TestManyMessagesWithoutAWebhook(t *testing.T) {
 			need.OK(f.t, f.queries.WebhookDelete(f.t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}))
 		},
 	} {
-		f := all.of(name)
+		f := all.of(t, name)
 		leaving, staying := f.webhook("http://127.0.0.1:1/", "message.queued"), f.webhook("http://127.0.0.1:1/", "*")
 		f.settled()
 		first := f.queue(many, time.Hour)
@@ -300,7 +300,7 @@ func TestDeletedWebhooksTakeTurns(t *testing.T) {
 	f := newFeed(t)
 	f.queue(many, time.Hour)
 	f.deleted(deleted)
-	other := f.of("other")
+	other := f.of(t, "other")
 	other.queue(many, time.Hour)
 	other.webhook(receive(t, nil).url, "message.queued")
 	f.work()
@@ -405,7 +405,7 @@ func TestMessageWaitsForTheOtherWebhook(t *testing.T) {
 			INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status)
 			SELECT account_id, 'dlv_' || md5('x'), webhook_id, event_id, sequence, type, 'failed' FROM webhook_deliveries WHERE webhook_id = $1`, notSettled},
 	} {
-		f := all.of(name)
+		f := all.of(t, name)
 		quick, slow := f.webhook("http://127.0.0.1:1/", "message.queued"), f.webhook("http://127.0.0.1:1/", "*")
 		first := f.queue(1, time.Hour)
 		f.deliver(quick, "delivered", first, first)
@@ -449,7 +449,7 @@ func TestNoExpiryBesideABacklog(t *testing.T) {
 		"a sample":                          {1000 * time.Hour, "UPDATE accounts SET kind = 'sample'; UPDATE webhooks SET status = 'disabled', disabled_reason = 'manual'", "queued 1"},
 		"a deleted account":                 {1000 * time.Hour, "UPDATE webhooks SET status = 'disabled', disabled_reason = 'manual'; UPDATE account_state SET closed = true", "queued 1"},
 	} {
-		f := all.of(name)
+		f := all.of(t, name)
 		f.webhook("http://127.0.0.1:1/", "message.queued")
 		f.queue(1, c.age)
 		f.exec(c.prepare)

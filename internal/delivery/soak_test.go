@@ -27,7 +27,7 @@ func testLostWorker(t *testing.T, how pgtest.Outage) {
 	_, first := pgtest.WorkerOf(t, f.owner, f.account)
 	healthy, lost := f, f
 	for n := 0; lost == f; n++ {
-		other := f.of(fmt.Sprint("other ", n))
+		other := f.of(t, fmt.Sprint("other ", n))
 		if _, port := pgtest.WorkerOf(t, f.owner, other.account); port != first {
 			lost = other
 		}

@@ -146,6 +146,13 @@ func TestFailedAttempts(t *testing.T) {
 	other.StartTLS()
 	t.Cleanup(other.Close)
 	guarded := egress.New(egress.Options{Allow: egress.Loopback}).Client(delivery.Timeout)
+	all := newFeed(t)
+	options, clients := all.options(), map[string]*http.Client{} // by URL
+	plain := options.Client
+	options.Client = &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		return clients[r.URL.String()].Transport.RoundTrip(r)
+	})} // without CheckRedirect, as guarded
+	worker := all.workWith(options)
 	for name, c := range map[string]struct {
 		url      string
 		client   *http.Client
@@ -177,30 +184,27 @@ func TestFailedAttempts(t *testing.T) {
 		"TLS without TLS":                {url: "https" + target.url[4:], problem: "The TLS handshake failed."},
 		"an address that is not allowed": {url: "https://127.0.0.1/", resolver: failingDNS, problem: "The URL must have a public host, but its address is not public."},
 		"a name without a host":          {url: "https://nowhere.example.com/hook", resolver: emptyDNS(t), problem: "The URL must have a host name that resolves to a public address."},
-		"a failed lookup":                {url: "https://nowhere.example.com/hook", resolver: failingDNS, problem: "The host name could not be looked up."},
+		"a failed lookup":                {url: "https://nowhere.example.com/other", resolver: failingDNS, problem: "The host name could not be looked up."},
 	} {
+		if c.url == "" {
+			c.url = receive(t, c.handle).url
+		}
+		if c.resolver != nil {
+			c.client = egress.New(egress.Options{Resolver: c.resolver}).Client(delivery.Timeout)
+		}
+		clients[c.url] = cmp.Or(c.client, plain)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFeed(t)
-			if c.url == "" {
-				c.url = receive(t, c.handle).url
-			}
+			f := all.of(t, name)
 			f.webhook(c.url, "pet.created")
 			f.emit(pets(1, 1)...)
-			options := f.options()
-			if c.client != nil {
-				options.Client = c.client
-			}
-			if c.resolver != nil {
-				options.Client = egress.New(egress.Options{Resolver: c.resolver}).Client(delivery.Timeout)
-			}
-			f.workWith(options).Wake(f.account)
-			await(f, int32(1), "SELECT coalesce((SELECT jsonb_array_length(attempts) FROM webhook_deliveries), 0)")
-			refused, took := strings.HasPrefix(c.problem, "The URL "), read[int](f, "SELECT (attempts->0->>'durationMs')::int FROM webhook_deliveries")
+			worker.Wake(f.account)
+			await(f, int32(1), "SELECT coalesce((SELECT jsonb_array_length(attempts) FROM webhook_deliveries WHERE account_id = $1), 0)", f.account)
+			refused, took := strings.HasPrefix(c.problem, "The URL "), read[int](f, "SELECT (attempts->0->>'durationMs')::int FROM webhook_deliveries WHERE account_id = $1", f.account)
 			if refused && took != 0 || c.resolver != nil && !refused && took == 0 {
 				t.Errorf("the duration is %d ms", took)
 			}
-			got := read[string](f, "SELECT concat(status, ' ', attempts->0->>'httpStatus', ' ', attempts->0->>'error') FROM webhook_deliveries")
+			got := read[string](f, "SELECT concat(status, ' ', attempts->0->>'httpStatus', ' ', attempts->0->>'error') FROM webhook_deliveries WHERE account_id = $1", f.account)
 			status := ""
 			if c.status != 0 {
 				status = strconv.Itoa(c.status)
@@ -209,10 +213,10 @@ func TestFailedAttempts(t *testing.T) {
 				t.Errorf("%q, want %q", got, want)
 			}
 			least := cmp.Or(c.wait, 4.5)
-			if wait := read[float64](f, "SELECT extract(epoch FROM next_attempt_at - created_at)::float8 FROM webhook_deliveries"); wait < least || wait > least+600 {
+			if wait := read[float64](f, "SELECT extract(epoch FROM next_attempt_at - created_at)::float8 FROM webhook_deliveries WHERE account_id = $1", f.account); wait < least || wait > least+600 {
 				t.Errorf("the next attempt comes after %g s, want %g", wait, least)
 			}
-			if read[bool](f, "SELECT failing_since IS NULL FROM webhooks") {
+			if read[bool](f, "SELECT failing_since IS NULL FROM webhooks WHERE account_id = $1", f.account) {
 				t.Error("the webhook does not count as failing")
 			}
 		})
