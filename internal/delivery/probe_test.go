@@ -62,6 +62,8 @@ func TestProbes(t *testing.T) {
 // or does not send it, so that it comes late. Rules apply only to the first attempt.
 func TestInjectedFaults(t *testing.T) {
 	t.Parallel()
+	all := newFeed(t)
+	worker := all.work()
 	for name, test := range map[string]struct {
 		when     string
 		first    int    // status of the receiver
@@ -74,10 +76,9 @@ func TestInjectedFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFeed(t)
-			inside := f.sandbox()
-			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, delay_ms) VALUES ($1, 0, '*', 'delay', 9000)", inside.account) // not for deliveries
-			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, close_when) VALUES ($1, 1, 'deliverWebhook', 'close', $2)", inside.account, test.when)
+			f := all.of(t, name).sandbox()
+			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, delay_ms) VALUES ($1, 0, '*', 'delay', 9000)", f.account) // not for deliveries
+			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, close_when) VALUES ($1, 1, 'deliverWebhook', 'close', $2)", f.account, test.when)
 			var isLater atomic.Bool
 			to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
 				if isLater.Swap(true) {
@@ -86,13 +87,13 @@ func TestInjectedFaults(t *testing.T) {
 					w.WriteHeader(test.first)
 				}
 			})
-			inside.webhook(to.url)
-			inside.emit(event.Reset())
-			f.work().Wake(inside.account)
-			await(f, 1, "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
-			f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() WHERE status = 'pending'") // instead of 5 seconds
-			await(f, 1, "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
-			has(f, test.attempts, "SELECT coalesce(attempts -> 0 ->> 'error', '') || ' ' || coalesce(attempts -> 0 ->> 'httpStatus', '-') || (attempts -> 1 ->> 'httpStatus') FROM webhook_deliveries")
+			f.webhook(to.url)
+			f.emit(event.Reset())
+			worker.Wake(f.account)
+			await(f, 1, "SELECT count(*) FROM webhook_deliveries WHERE account_id = $1 AND jsonb_array_length(attempts) = 1", f.account)
+			f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() WHERE account_id = $1 AND status = 'pending'", f.account) // instead of 5 seconds
+			await(f, 1, "SELECT count(*) FROM webhook_deliveries WHERE account_id = $1 AND status = 'delivered'", f.account)
+			has(f, test.attempts, "SELECT coalesce(attempts -> 0 ->> 'error', '') || ' ' || coalesce(attempts -> 0 ->> 'httpStatus', '-') || (attempts -> 1 ->> 'httpStatus') FROM webhook_deliveries WHERE account_id = $1", f.account)
 			if to.count() != test.requests {
 				t.Errorf("%d requests, want %d", to.count(), test.requests)
 			}

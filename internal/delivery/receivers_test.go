@@ -39,6 +39,8 @@ type program struct {
 // of the part "Verify by hand". TestReferenceLibraries runs those with libraries.
 func TestReceivers(t *testing.T) {
 	t.Parallel()
+	all := newFeed(t)
+	all.work()
 	for _, p := range []program{
 		{
 			name: "JavaScript", files: []string{"receiver.mjs", "webhook.mjs"},
@@ -58,7 +60,7 @@ func TestReceivers(t *testing.T) {
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			p.test(t)
+			p.test(t, all.of(t, p.name))
 		})
 	}
 }
@@ -145,11 +147,10 @@ func (p program) start(t *testing.T, dir, secret string) <-chan string {
 	return lines
 }
 
-// test sends requests to the program: first a worker does, then the test itself, with some
+// test sends requests to the program: first the worker of a feed does, then the test itself, with some
 // that the program must reject. It must handle each accepted event once.
-func (p program) test(t *testing.T) {
+func (p program) test(t *testing.T, f *feed) {
 	t.Helper()
-	f := newFeed(t)
 	secret := need.Value(standardwebhooks.SecretFrom(key))(t)
 	port := pgtest.FreePort(t)
 	lines := p.start(t, p.write(t, port), secret.Reveal())
@@ -164,9 +165,8 @@ func (p program) test(t *testing.T) {
 	need.Value(f.queries.WebhookRotate(t.Context(), db.WebhookRotateParams{AccountID: f.account, ID: id, Secret: stored(next), GraceSeconds: 3600}))(t)
 	f.emit(pets(1, 3)...)
 	message := "/messages/" + f.message()
-	f.work().Wake(f.account)
-	await(f, 5, "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'") // with message.delivered
-	has(f, 5, "SELECT sum(jsonb_array_length(attempts)) FROM webhook_deliveries")
+	await(f, 5, "SELECT count(*) FROM webhook_deliveries WHERE account_id = $1 AND status = 'delivered'", f.account) // with message.delivered
+	has(f, 5, "SELECT sum(jsonb_array_length(attempts)) FROM webhook_deliveries WHERE account_id = $1", f.account)
 	want := []string{"pet.created /pets/1", "pet.created /pets/2", "pet.created /pets/3", "message.queued " + message, "message.delivered " + message}
 
 	for i, r := range requests(secret) {
