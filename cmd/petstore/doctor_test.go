@@ -57,11 +57,12 @@ func TestDoctor(t *testing.T) {
 	certFile, keyFile := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	need.OK(t, selfsigned.Make(certFile, keyFile, time.Now().Add(certificateAlarm-time.Hour-selfsigned.Validity)))
 	unchanged := pgtest.New(t)
+	_, stranger := unchanged.NewRole(t)
 	for _, test := range []struct {
 		check, want string
 		variables   []string
-		sql         string                                      // as the owner
-		environ     func(*testing.T, *pgtest.Database) []string // more variables
+		sql         string                    // as the owner
+		environ     func(*testing.T) []string // more variables, such as of another database
 	}{
 		{check: "variables", want: "PETSTORE_RATE_LIMT (did you mean PETSTORE_RATE_LIMIT?)", variables: []string{"PETSTORE_RATE_LIMT=60"}},
 		{check: "variables", want: "serve cannot listen on both PETSTORE_ADDR=:9090 and PETSTORE_ADMIN_ADDR=127.0.0.1:9090; give them different ports", variables: []string{"PETSTORE_ADDR=:9090", "PETSTORE_ADMIN_ADDR=127.0.0.1:9090"}},
@@ -70,33 +71,25 @@ func TestDoctor(t *testing.T) {
 		{check: "database", want: "connection refused", variables: []string{"DATABASE_URL=postgres://localhost:1/petstore"}},
 		{check: "database", want: "accepts no writes; name the primary", sql: "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$"},
 		{check: "connections", want: "raise max_connections", variables: []string{"PETSTORE_DB_MAX_CONNS=9999"}},
-		{check: "connections", want: "0 of 22 are in use; one more process needs up to 23; raise the CONNECTION LIMIT of the role,", environ: func(t *testing.T, d *pgtest.Database) []string {
+		{check: "connections", want: "0 of 22 are in use; one more process needs up to 23; raise the CONNECTION LIMIT of the role,", environ: func(t *testing.T) []string {
 			t.Helper()
-			role, url := d.NewRole(t)
-			must(t, []string{"DATABASE_URL=" + d.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
+			d, role, url := served(t)
 			pgtest.Exec(t, d.Pool, "ALTER ROLE "+role+" CONNECTION LIMIT 22")
 			return []string{"DATABASE_URL=" + url, "PETSTORE_DB_MAX_CONNS=12"}
 		}},
 		{check: "connections", want: "raise the CONNECTION LIMIT of the database,", sql: "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT 20', current_database()); END $$"},
 		{check: "schema", want: "petstore migrate up", sql: "DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)"},
-		{check: "schema", want: "petstore migrate up", environ: func(t *testing.T, _ *pgtest.Database) []string {
-			t.Helper()
-			return []string{"DATABASE_URL=" + pgtest.NewEmpty(t).URL}
-		}},
-		{check: "schema", want: "run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE set to this role", environ: func(t *testing.T, d *pgtest.Database) []string {
-			t.Helper()
-			_, url := d.NewRole(t)
-			return []string{"DATABASE_URL=" + url}
-		}},
+		{check: "schema", want: "petstore migrate up", variables: []string{"DATABASE_URL=" + pgtest.NewEmpty(t).URL}},
+		{check: "schema", want: "run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE set to this role", variables: []string{"DATABASE_URL=" + stranger}},
 		{check: "schema", want: "run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE set to this role", sql: "REVOKE USAGE ON SCHEMA public FROM PUBLIC; " + revokeFrom("USAGE ON SCHEMA public")},
 		{check: "schema", want: "start the release that has migrated it", sql: "COMMENT ON TABLE goose_db_version IS 'supports programs from 99999'"},
-		{check: "role", want: "can change the schema", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"DATABASE_URL=" + d.OwnerURL} }},
+		{check: "role", want: "can change the schema", variables: []string{"DATABASE_URL=" + unchanged.OwnerURL}},
 		{check: "role", want: "lacks 1 privileges, such as DELETE ON pets", sql: revokeFrom("DELETE ON pets")},
 		{check: "role", want: "such as INSERT (name) ON pets", sql: revokeFrom("INSERT (name) ON pets")},
 		{check: "role", want: "such as USAGE ON SEQUENCE pets_id_seq;", sql: revokeFrom("USAGE ON SEQUENCE pets_id_seq")},
 		{check: "role", want: "such as EXECUTE ON FUNCTION maintain_events();", sql: revokeFrom("EXECUTE ON FUNCTION maintain_events()")},
 		{check: "partitions", want: "run SELECT maintain_events() as the owner", sql: "DO $$ BEGIN EXECUTE (SELECT string_agg(format('DROP TABLE %s', partition_name), ';') FROM event_partitions() WHERE bounds @> now() + interval '7 days'); END $$"},
-		{check: "replicas", want: "it is not a standby", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"PETSTORE_REPLICA_URLS=" + d.URL} }},
+		{check: "replicas", want: "it is not a standby", variables: []string{"PETSTORE_REPLICA_URLS=" + unchanged.URL}},
 		{check: "replicas", want: "it does not respond: cannot connect to PostgreSQL at localhost:1: connection refused; check that it runs there, or correct PETSTORE_REPLICA_URLS;", variables: []string{"PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore"}},
 		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook, variables: []string{"PETSTORE_WORKER=false"}},
 		{check: "secret key", want: "that do not open: 1; the first: the secret of wh_0123456789abcdef0123456789abcdef is sealed with a key that is not in PETSTORE_SECRET_KEY; add that key", sql: sealedWebhook, variables: []string{aSecretKey, "PETSTORE_WORKER=false"}},
@@ -114,29 +107,23 @@ func TestDoctor(t *testing.T) {
 		{check: "pooler", want: "DATABASE_URL leads through a connection pooler", environ: throughPooler(func(*pgtest.Pooler, string) string { return "" })},
 		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads through a connection pooler", environ: throughPooler(func(p *pgtest.Pooler, _ string) string { return p.URL })},
 		{check: "pooler", want: "connection refused; check that it runs there, or correct PETSTORE_DIRECT_URL", variables: []string{"PETSTORE_DIRECT_URL=postgres://localhost:1/x"}},
-		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads to another server or database", environ: func(t *testing.T, _ *pgtest.Database) []string {
+		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads to another server or database", variables: []string{"PETSTORE_DIRECT_URL=" + need.Value(pgtest.Shared())(t).URL}},
+		{check: "settings", want: "lacks settings that a connection pooler or Citus does not pass on", environ: func(t *testing.T) []string {
 			t.Helper()
-			return []string{"PETSTORE_DIRECT_URL=" + pgtest.New(t).URL}
-		}},
-		{check: "settings", want: "lacks settings that a connection pooler or Citus does not pass on", environ: func(t *testing.T, d *pgtest.Database) []string {
-			t.Helper()
-			role, url := d.NewRole(t)
-			must(t, []string{"DATABASE_URL=" + d.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
+			_, _, url := served(t)
 			return []string{"DATABASE_URL=" + pgtest.StartPooler(t, url).URL + "&default_query_exec_mode=exec", "PETSTORE_DIRECT_URL=" + url}
 		}},
 	} {
 		t.Run(test.check+" "+test.want, func(t *testing.T) {
 			t.Parallel()
 			database := unchanged
-			if test.sql != "" || test.environ != nil {
-				database = pgtest.New(t)
-			}
 			if test.sql != "" {
+				database = pgtest.New(t)
 				pgtest.Exec(t, database.Pool, test.sql)
 			}
 			environ := append([]string{"DATABASE_URL=" + database.URL}, test.variables...)
 			if test.environ != nil {
-				environ = append(environ, test.environ(t, database)...)
+				environ = append(environ, test.environ(t)...)
 			}
 			found, err := examine(t, t.TempDir(), environ)
 			if err == nil || !strings.Contains(err.Error(), "1 of ") {
@@ -159,12 +146,20 @@ func revokeFrom(privilege string) string {
 	return "DO $$ BEGIN EXECUTE (SELECT format('REVOKE " + privilege + " FROM %I', grantee) FROM information_schema.role_table_grants WHERE table_name = 'pets' AND privilege_type = 'DELETE' AND grantee <> current_user); END $$"
 }
 
+// served returns a database and a role of its own, which has the privileges of a server.
+func served(t *testing.T) (d *pgtest.Database, role, roleURL string) {
+	t.Helper()
+	d = pgtest.New(t)
+	role, roleURL = d.NewRole(t)
+	must(t, []string{"DATABASE_URL=" + d.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
+	return d, role, roleURL
+}
+
 // throughPooler leads to a pooler, with the settings of the role and a direct URL, or none.
-func throughPooler(direct func(p *pgtest.Pooler, roleURL string) string) func(*testing.T, *pgtest.Database) []string {
-	return func(t *testing.T, d *pgtest.Database) []string {
+func throughPooler(direct func(p *pgtest.Pooler, roleURL string) string) func(*testing.T) []string {
+	return func(t *testing.T) []string {
 		t.Helper()
-		role, url := d.NewRole(t)
-		must(t, []string{"DATABASE_URL=" + d.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
+		d, role, url := served(t)
 		for _, sql := range postgres.RoleSettings(role) {
 			pgtest.Exec(t, d.Pool, sql)
 		}
@@ -185,7 +180,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 		t.Errorf("behind PgBouncer, doctor prints:\n%s", out)
 	}
 	if !pgtest.Is(pgtest.PgBouncer) && !pgtest.Is(pgtest.Citus) {
-		environ := throughPooler(func(_ *pgtest.Pooler, url string) string { return url })(t, pgtest.New(t))
+		environ := throughPooler(func(_ *pgtest.Pooler, url string) string { return url })(t)
 		wantText(t, environ, "transaction mode; PETSTORE_DIRECT_URL leads around it", "doctor")
 	}
 	dir := pgtest.Dir(t)

@@ -21,11 +21,12 @@ func withReplica(environ []string) []string {
 	if slices.ContainsFunc(environ, func(variable string) bool { return strings.HasPrefix(variable, replicasVariable) }) {
 		return environ
 	}
-	for _, variable := range environ {
+	for _, variable := range slices.Backward(environ) { // the last one counts
 		if database, found := strings.CutPrefix(variable, "DATABASE_URL="); found {
 			if replica := pgtest.ReplicaOf(database); replica != "" {
 				return append(slices.Clone(environ), replicasVariable+replica)
 			}
+			break
 		}
 	}
 	return environ
