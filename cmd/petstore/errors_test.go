@@ -564,7 +564,10 @@ func notRoot() int {
 // a migration also the name of its file.
 func TestStatementSentences(t *testing.T) {
 	t.Parallel()
+	const notOwner = "the role may not migrate the schema; run `petstore migrate` as the owner of the database"
 	taken := pgtest.NewEmpty(t)
+	_, stranger := taken.NewRole(t)
+	wantSentence(t, []string{"DATABASE_URL=" + stranger}, []string{"migrate", "up"}, false, notOwner)
 	pgtest.Exec(t, taken.Pool, "CREATE TABLE accounts ()")
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"migrate", "up"}, false,
 		`the migration 00001_create_accounts.sql failed: relation "accounts" already exists (SQLSTATE 42P07)`)
@@ -574,15 +577,12 @@ func TestStatementSentences(t *testing.T) {
 	wantSentence(t, []string{"DATABASE_URL=" + serving.OwnerURL + "&lock_timeout=100ms"}, []string{"migrate", "down", "--yes"}, false,
 		"PostgreSQL reports: canceling statement due to lock timeout (SQLSTATE 55P03); try again when the transactions that hold the lock have ended")
 	pgtest.Rollback(t, lock)
-	const notOwner = "the role may not migrate the schema; run `petstore migrate` as the owner of the database"
 	for _, command := range []string{"status", "up", "down --yes"} {
 		wantSentence(t, []string{"DATABASE_URL=" + serving.DirectURL}, strings.Fields("migrate "+command), false, notOwner)
 	}
 	for _, command := range []string{"seed", "after-restore"} {
 		wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{command}, false, "the database schema is behind; run `petstore migrate up`")
 	}
-	_, roleURL := pgtest.NewEmpty(t).NewRole(t)
-	wantSentence(t, []string{"DATABASE_URL=" + roleURL}, []string{"migrate", "up"}, false, notOwner)
 	pgtest.Exec(t, serving.Pool, "DELETE FROM goose_db_version")
 	wantSentence(t, []string{"DATABASE_URL=" + serving.OwnerURL}, []string{"migrate", "up"}, false,
 		"the database has only a part of its backup; drop it, create it again, and repeat the restore (docs/backup.md)")
