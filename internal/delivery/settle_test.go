@@ -473,7 +473,7 @@ func TestExpiryBesideSamples(t *testing.T) {
 			statements.Add(1)
 		}
 	}))
-	sample, deleted := f.of("sample"), f.of("deleted")
+	sample, deleted := f.of(t, "sample"), f.of(t, "deleted")
 	sample.queue(kept, 90*time.Hour)
 	deleted.queue(kept, 90*time.Hour)
 	f.queue(1, 80*time.Hour)
