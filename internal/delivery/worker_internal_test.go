@@ -645,7 +645,7 @@ func TestChangeAfterFailedTrial(t *testing.T) {
 		want     string
 	}{{maxFailures, "failed"}, {0, "pending"}}
 	l.store(slices.Repeat([]trial{{stored: sound}}, len(tests)))
-	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() - interval '61 minutes'") // their ids are old
+	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() - interval '61 minutes', created_at = now() - interval '85 hours'") // their ids are old
 	for i, test := range tests {
 		d := l.drain(endpointOf(i), process{current: true})
 		d.failedAt = l.began
