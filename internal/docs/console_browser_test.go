@@ -1136,7 +1136,7 @@ func (s *shop) lostResponses(t *testing.T) {
 	p.wantSecret("petstore_")
 	p.rows(2)
 
-	// The console does not wait for ever: in this test, 300 ms.
+	// The console does not wait forever: in this test, 300 ms.
 	get[bool](p, `!(window.timeout = AbortSignal.timeout)`)
 	get[bool](p, `!(AbortSignal.timeout = (most) => window.timeout.call(AbortSignal, most / 100))`)
 	silent.Store(true)

@@ -62,7 +62,7 @@ func (f *fixture) openThrough(forward func(client, server net.Conn)) *Committer 
 	config := need.Value(pgconn.ParseConfig(f.database.DirectURL))(f.t)
 	network, address := pgconn.NetworkAddress(config.Host, config.Port)
 	through := pgtest.Through(f.t, f.database.DirectURL, func(client net.Conn) {
-		server, err := (&net.Dialer{}).DialContext(context.Background(), network, address)
+		server, err := (&net.Dialer{}).DialContext(f.t.Context(), network, address)
 		if err != nil {
 			return
 		}

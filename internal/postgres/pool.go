@@ -85,7 +85,7 @@ type shared struct {
 	canceled    atomic.Uint64 // writes that got none of these places in time
 	falling     chan struct{} // limits the reads that a replica could have served
 	servers     serverCounts
-	longestWait time.Duration   // for a connection: acquireTimeout, or that of WaitAtMost
+	longestWait time.Duration   // for a connection: acquireTimeout, or the time given to WaitAtMost
 	lastReset   atomic.Int64    // in Unix nanoseconds
 	outside     *pgx.ConnConfig // for connections outside the pool
 	settings    settings
