@@ -49,7 +49,7 @@ func newLimits(options Options, locks *admission.Pool) *Limits {
 	ofSandboxes := ratelimit.Limit{PerMinute: halfOf(options.AccountLimit.PerMinute), Burst: halfOf(options.AccountLimit.Burst)}
 	l := &Limits{
 		requests:  admission.New(admission.Requests.Of(options.MaxInFlight)),
-		bodies:    admission.New(admission.Bodies),
+		bodies:    admission.New(ofConnections(admission.Bodies, options.MaxConnections)),
 		bodyBytes: admission.New(admission.BodyBytes),
 		pageBytes: admission.New(admission.PageBytes),
 		delays:    admission.New(ofConnections(admission.Delays, options.MaxConnections)),

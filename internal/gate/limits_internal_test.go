@@ -73,7 +73,7 @@ func TestFewConnections(t *testing.T) {
 		waits, delays int64
 	}{{1_000_000, 200, 128}, {2000, 200, 128}, {400, 40, 26}, {1, 1, 1}} {
 		l := newLimits(Options{MaxConnections: test.connections, Now: steady()}, nil)
-		for pool, want := range map[*admission.Pool]int64{l.streams: test.waits, l.longPolls: test.waits, l.delays: test.delays} {
+		for pool, want := range map[*admission.Pool]int64{l.streams: test.waits, l.longPolls: test.waits, l.delays: test.delays, l.bodies: test.delays} {
 			need.OK(t, pool.Take(t.Context(), 1, want))
 			if err := pool.Take(t.Context(), 1, 1); err == nil {
 				t.Errorf("with %d connections, a payer has more than %d of a resource", test.connections, want)
