@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -340,6 +341,7 @@ func TestLog(t *testing.T) {
 		{"GET", "/secret/path", p.key, nil, logLine{Level: "INFO", Route: "unmatched", Status: 404}},
 		{"OPTIONS", "/pets", "", nil, logLine{Level: "INFO", Route: "/pets", Status: 204}},
 		{"GET", "/livez", "", nil, logLine{Level: "INFO", Route: "/livez", Status: 200}},
+		{wellFormed, "/pets", "", nil, logLine{Level: "INFO", Method: "_OTHER", Route: "unmatched", Status: 405}},
 	}
 	for i, test := range tests {
 		id := fmt.Sprintf("request-%d", i)
@@ -354,8 +356,11 @@ func TestLog(t *testing.T) {
 			t.Errorf("%s %s: the log line has no duration", test.method, test.target)
 		}
 		got.DurationUS = nil
-		test.want.Msg, test.want.Method, test.want.RequestID = "request", test.method, id
+		test.want.Msg, test.want.Method, test.want.RequestID = "request", cmp.Or(test.want.Method, test.method), id
 		need.Same(t, test.want, got, "%s %s: log line", test.method, test.target)
+	}
+	if id := p.do("GET", "/livez", nil, "X-Request-Id", wellFormed).header.Get("X-Request-Id"); len(p.logged(id)) != 1 {
+		t.Errorf("a request whose id was a key is not logged as %s", id)
 	}
 	for _, secret := range []string{p.key[len(prefix):], wellFormed[len(prefix):], "secret", "Bearer"} {
 		if strings.Contains(p.log.String(), secret) {

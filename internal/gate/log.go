@@ -13,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/account"
+	"petstore/internal/auth"
 	"petstore/internal/telemetry"
 )
 
@@ -36,7 +37,7 @@ func (g *Gate) logRequest(c *gin.Context) {
 	state := newRequest(c.Request, began.Add(g.options.RequestTimeout))
 	c.Request = c.Request.WithContext(state)
 	state.began, state.id = began, c.GetHeader("X-Request-Id")
-	if !requestIDPattern.MatchString(state.id) {
+	if _, err := auth.ParseSecret(state.id); err == nil || !requestIDPattern.MatchString(state.id) { // a key must not be logged
 		state.id = rand.Text()
 	}
 	header := c.Writer.Header()
@@ -63,7 +64,7 @@ func (g *Gate) logRequest(c *gin.Context) {
 		}
 		span.End(c.Writer.Status())
 		g.record(c, took)
-		g.writeLogLine(c, op.Route, span.TraceID(), took)
+		g.writeLogLine(c, op, span.TraceID(), took)
 		switch {
 		case injected.closes():
 			panic(http.ErrAbortHandler) // close the connection without a response
@@ -83,15 +84,15 @@ func (g *Gate) closeAtShutDown(c *gin.Context) {
 	}
 }
 
-// writeLogLine writes the log line of a request. The route is the label of the metrics. The trace
+// writeLogLine writes the log line of a request. The operation has the labels of the metrics. The trace
 // is the id of our span, or empty.
-func (g *Gate) writeLogLine(c *gin.Context, route, trace string, took time.Duration) {
+func (g *Gate) writeLogLine(c *gin.Context, op telemetry.Operation, trace string, took time.Duration) {
 	state, level := requestOf(c), slog.LevelInfo
 	const usual = 7 // so many are on the stack, and slog allocates those from the sixth
 	attributes := make([]slog.Attr, 0, usual)
 	attributes = append(attributes,
-		slog.String("method", c.Request.Method),
-		slog.String("route", route),
+		slog.String("method", op.Method),
+		slog.String("route", op.Route),
 		slog.Int("status", c.Writer.Status()),
 		slog.Int64("duration_us", took.Microseconds()), // an integer, because slog leaves floats to the slow encoding/json
 		slog.String("request_id", state.id))
