@@ -1,6 +1,6 @@
 // The reader's API key and base URL: the button in the header, and the dialog.
 import { h } from "./dom.js";
-import { connect, masked, serverURL, settings, subscribe } from "./settings.js";
+import { connect, forgetKeys, masked, serverURL, settings, subscribe } from "./settings.js";
 
 /** Returns a button that opens the dialog. Its text tells whether there is a key. */
 export function keyButton() {
@@ -42,6 +42,7 @@ export function openKeyDialog() {
     done();
   };
   const forget = () => {
+    forgetKeys();
     connect({ key: "", url: "" });
     done();
   };
