@@ -7,13 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"petstore/internal/account"
 	"petstore/internal/auth"
+	"petstore/internal/follow"
 	"petstore/internal/localpg"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
@@ -199,18 +199,14 @@ func (b *build) pages(ctx context.Context, path string, number int) (paths []str
 	for len(paths) < number {
 		must.Hold(path != "", "the list ends at page %d; use more pets", len(paths))
 		header, body := b.ask(ctx, http.MethodGet, path, "")
-		links := header.Get("Link")
-		paths, sizes = append(paths, path), append(sizes, len(links)+len(body))
+		paths, sizes = append(paths, path), append(sizes, len(header.Get("Link"))+len(body))
 		path = ""
-		if found := nextLink.FindStringSubmatch(links); found != nil {
-			path = found[1]
+		if next := follow.NextLink(header); next != nil {
+			path = next.RequestURI()
 		}
 	}
 	return paths, sizes
 }
-
-// nextLink matches the link to the next page, which may be a URL or relative to the host.
-var nextLink = regexp.MustCompile(`<(?:https?://[^/>]+)?(/[^>]*)>; rel="next"`)
 
 // side measures a load of the server, and the CPU times of the server and of PostgreSQL.
 func (b *build) side(name string, l load) side {

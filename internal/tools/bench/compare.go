@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -111,10 +110,8 @@ func (r *report) measureRounds(ctx context.Context, all []workload) {
 
 // compareBuilds compares the present program with the one of another commit.
 func compareBuilds(ctx context.Context, r *report, present *build, dir string) {
-	source, archive := filepath.Join(dir, "source"), filepath.Join(dir, "source.tar")
-	must.OK(os.Mkdir(source, 0o700))
-	run.Program(ctx, "git", "archive", "--format=tar", "--output="+archive, r.base)
-	run.Program(ctx, "tar", "-xf", archive, "-C", source)
+	source := filepath.Join(dir, "source")
+	run.Checkout(ctx, r.base, source)
 	base := newBuild(ctx, r.pets, dir, "base", source)
 	present.cleanups = append(present.cleanups, func() { base.stop(ctx) })
 	s := present.newSink(ctx)

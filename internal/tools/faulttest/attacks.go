@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 )
 
@@ -84,7 +85,7 @@ func (n normalAccount) measure(ctx context.Context, during time.Duration) time.D
 				times = append(times, resp.took)
 				mu.Unlock()
 			}
-			sleep(ctx, pause)
+			sleep.For(ctx, pause)
 		}
 	})
 	return times.p99()
@@ -100,7 +101,7 @@ func wantFair(ctx context.Context, before time.Duration, attack func() time.Dura
 	during := attack()
 	for n := 1; during > limit; n++ {
 		must.Hold(n < attacks, "another account: p99 %s, %s before, in the last of %d attacks", round(during), round(before), attacks)
-		sleep(ctx, refill)
+		sleep.For(ctx, refill)
 		during = attack()
 	}
 	return during
@@ -179,13 +180,13 @@ func largeBody(size int) string {
 // keepOpen sends text and keeps the connection open as long as the server does, again and
 // again. It reads only the status of the response.
 func (a *attacker) keepOpen(ctx context.Context, text string) {
-	for ; ctx.Err() == nil; sleep(ctx, time.Second) {
+	for ; ctx.Err() == nil; sleep.For(ctx, time.Second) {
 		a.connect(ctx, func(ctx context.Context, conn net.Conn) {
 			must.Get(io.WriteString(conn, text))
 			status := make([]byte, len("HTTP/1.1 200"))
 			must.Get(io.ReadFull(conn, status))
 			if strings.HasSuffix(string(status), "200") {
-				sleep(ctx, 12*time.Second)
+				sleep.For(ctx, 12*time.Second)
 			}
 		})
 	}
@@ -367,7 +368,7 @@ func (s *deployment) crowd(ctx context.Context, a attack) *sync.WaitGroup {
 	group := &sync.WaitGroup{}
 	for range a.clients {
 		group.Go(func() {
-			for sleep(ctx, rand.N(pause)); ctx.Err() == nil; sleep(ctx, pause/2+rand.N(pause)) {
+			for sleep.For(ctx, rand.N(pause)); ctx.Err() == nil; sleep.For(ctx, pause/2+rand.N(pause)) {
 				s.connect(ctx, a.do)
 			}
 		})
@@ -403,7 +404,7 @@ func holdOpen(ctx context.Context, conn net.Conn, text []byte) {
 	tcp, ok := conn.(syscall.Conn)
 	must.Hold(ok, "not a socket")
 	socket := must.Get(tcp.SyscallConn())
-	for closed := 0; closed == 0 && ctx.Err() == nil; sleep(ctx, time.Second) {
+	for closed := 0; closed == 0 && ctx.Err() == nil; sleep.For(ctx, time.Second) {
 		var failed error
 		must.OK(socket.Control(func(fd uintptr) {
 			closed, failed = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: pollRDHUP}}, 0) //nolint:gosec // a descriptor is an int32
@@ -424,11 +425,11 @@ func (s *deployment) measureOthers(ctx context.Context, during time.Duration) (k
 	fresh, anonymous := &client{base: s.base, key: s.key, transport: unkept}, &client{base: s.base, transport: unkept}
 	began := time.Now()
 	wait := must.Background(func() {
-		for ; time.Since(began) < during; sleep(ctx, 50*time.Millisecond) {
+		for ; time.Since(began) < during; sleep.For(ctx, 50*time.Millisecond) {
 			checks = append(checks, anonymous.want(ctx, http.StatusOK, "GET", "/livez", "").took)
 		}
 	})
-	for ; time.Since(began) < during; sleep(ctx, 10*time.Millisecond) {
+	for ; time.Since(began) < during; sleep.For(ctx, 10*time.Millisecond) {
 		pet := 1 + len(known)%pets
 		read := must.Get(s.getPet(ctx, pet)).check(http.StatusOK)
 		ordered := must.Get(fresh.order(ctx, pet, "Idempotency-Key", fmt.Sprintf("known-%d-%d", began.UnixNano(), len(known)))).check(http.StatusCreated)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"petstore/internal/localpg"
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 )
@@ -34,16 +35,16 @@ func restoredBackups(ctx context.Context, f *fixture) string {
 	}
 	shoppers := s.newShoppers(spread(12, 2*smallStores))
 	load := startShoppers(ctx, shoppers, func(_ int, do func(*client) (response, error)) (response, error) { return do(s.client) })
-	sleep(ctx, pause)
+	sleep.For(ctx, pause)
 	dump := filepath.Join(f.dir, "petstore.dump")
 	f.script(ctx, "deploy/backup/dump.sh", b.database, []string{dump})
-	sleep(ctx, pause)
+	sleep.For(ctx, pause)
 	load.finish().wantOnly(http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent, http.StatusNotFound, http.StatusConflict)
 	var point string
 	b.read(ctx, "SELECT clock_timestamp()::text", nil, &point)
 
 	lost := startLoad(ctx, writers, func(int) (response, error) { return s.order(ctx, unchangedPet) })
-	sleep(ctx, pause)
+	sleep.For(ctx, pause)
 	b.signal(syscall.SIGKILL)
 	acknowledged := lost.finish()
 	s.api.kill()
@@ -266,7 +267,7 @@ func majorUpgrade(ctx context.Context, f *fixture) string {
 	load := startLoad(ctx, writers+smallStores, func(number int) (response, error) {
 		return s.api.store(max(0, 1+number-writers)).order(ctx, 1+number%pets)
 	})
-	sleep(ctx, pause)
+	sleep.For(ctx, pause)
 	replicated := m.start(ctx, "replicated")
 	replicated.exec(ctx, "ALTER DATABASE "+databaseName+" OWNER TO postgres")
 	refused := must.Attempt(func() { f.script(ctx, "deploy/backup/replicate.sh", old, nil, "NEW_URL="+replicated.url()) })
@@ -274,7 +275,7 @@ func majorUpgrade(ctx context.Context, f *fixture) string {
 	must.Hold(refused != nil && strings.Contains(refused.Error(), remedy), "replicate.sh into a database of another owner: %v", refused)
 	replicated.exec(ctx, remedy)
 	f.script(ctx, "deploy/backup/replicate.sh", old, nil, "NEW_URL="+replicated.url())
-	sleep(ctx, pause)
+	sleep.For(ctx, pause)
 	made := must.Get(s.order(ctx, 1)).check(http.StatusCreated)
 	m.token = made.header.Get("Petstore-Consistency")
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"petstore/internal/follow"
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 )
 
@@ -273,7 +274,7 @@ func newLoad(ctx context.Context) *load {
 // start calls a function in a goroutine, after a time.
 func (l *load) start(after time.Duration, do func(context.Context)) {
 	l.group.Go(func() {
-		sleep(l.stopping, after)
+		sleep.For(l.stopping, after)
 		do(l.stopping)
 	})
 }
@@ -282,7 +283,7 @@ func (l *load) start(after time.Duration, do func(context.Context)) {
 // responses that come after the end.
 func (l *load) repeat(c *client, after, pause time.Duration, requests ...request) {
 	l.start(after, func(stopping context.Context) {
-		for ; stopping.Err() == nil; sleep(stopping, pause) {
+		for ; stopping.Err() == nil; sleep.For(stopping, pause) {
 			for _, r := range requests {
 				if resp, err := c.send(stopping, r); stopping.Err() == nil {
 					l.record(resp, err)
@@ -312,7 +313,7 @@ func startLoad(ctx context.Context, clients int, request func(client int) (respo
 				resp, err := request(number)
 				l.record(resp, err)
 				if err != nil || resp.status >= http.StatusBadRequest {
-					sleep(stopping, loadPause)
+					sleep.For(stopping, loadPause)
 				}
 			}
 		})
@@ -341,14 +342,6 @@ func (s *deployment) checkWorks(ctx context.Context) {
 // awaitWorking waits until the service works, and returns how long that took.
 func (s *deployment) awaitWorking(ctx context.Context, limit time.Duration) time.Duration {
 	return must.Await(ctx, limit, func() { s.checkWorks(ctx) })
-}
-
-// sleep waits for d or until the context ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // durations are response times.

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 )
 
@@ -79,7 +80,7 @@ func (c *pairClient) pair(ctx context.Context) {
 	}
 	err := must.Attempt(func() { pairKinds[c.number%len(pairKinds)](c, ctx) })
 	if errors.Is(err, errUnacknowledged) {
-		sleep(ctx, loadPause)
+		sleep.For(ctx, loadPause)
 		return
 	}
 	must.OK(err)
@@ -195,7 +196,7 @@ func (c *pairClient) read(ctx context.Context, target, prefer string) response {
 	if c.number%4 == 0 {
 		instance = c.number
 	}
-	for ; ; sleep(ctx, loadPause) {
+	for ; ; sleep.For(ctx, loadPause) {
 		resp, err := c.instances[instance%2].do(ctx, "GET", target, "", "Prefer", prefer)
 		must.OK(context.Cause(ctx))
 		c.record(resp, err)
@@ -303,7 +304,7 @@ func (s *forkSearch) write(ctx context.Context, writer int) {
 	next := s.versions[writer] + 1
 	resp, err := s.instances[writer].do(ctx, "PATCH", fmt.Sprint("/pets/", forkPets[writer]), fmt.Sprintf(`{"name": "version %d of %d"}`, next, writer))
 	if err != nil || resp.status != http.StatusOK {
-		sleep(ctx, loadPause)
+		sleep.For(ctx, loadPause)
 		return
 	}
 	s.versions[writer] = next

@@ -15,6 +15,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"petstore/internal/sleep"
 	"petstore/internal/stock"
 	"petstore/internal/tools/must"
 )
@@ -63,15 +64,15 @@ func (s *deployment) crash(ctx context.Context, instances [2]*service, rounds in
 		for _, instance := range instances {
 			instance.awaitReady(ctx, readyWithin)
 		}
-		sleep(ctx, pause)
+		sleep.For(ctx, pause)
 	}
-	sleep(ctx, pause)
+	sleep.For(ctx, pause)
 	for round := range rounds {
 		s.db.start(ctx) // stops PostgreSQL in immediate mode first
 		ready()
 		killed := instances[round%len(instances)]
 		killed.kill()
-		sleep(ctx, pause)
+		sleep.For(ctx, pause)
 		killed.start()
 		ready()
 	}
@@ -99,7 +100,7 @@ func (h *history) hotStep(ctx context.Context, v *visitor, hot []petName) {
 // its outcome is known.
 func (h *history) stepUntilSent(ctx context.Context, v *visitor, did petStep) (known bool) {
 	const pause = 10 * time.Millisecond
-	for ; ; sleep(ctx, pause) {
+	for ; ; sleep.For(ctx, pause) {
 		must.OK(context.Cause(ctx))
 		called := time.Now()
 		saw, sent := v.step(ctx, rand.N(len(v.instances)), did)
@@ -108,7 +109,7 @@ func (h *history) stepUntilSent(ctx context.Context, v *visitor, did petStep) (k
 		}
 		h.record(v.id, did, called, saw)
 		if saw.unknown {
-			sleep(ctx, pause)
+			sleep.For(ctx, pause)
 		}
 		return !saw.unknown
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"petstore/internal/selfsigned"
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 )
 
@@ -66,7 +67,7 @@ func hostileHTTP2(ctx context.Context, f *fixture) string {
 // burst sends many requests at once, again and again. They must get no error.
 func (h *http2Attacks) burst(ctx context.Context, during time.Duration) {
 	const atOnce = 20
-	for began := time.Now(); time.Since(began) < during; sleep(ctx, 300*time.Millisecond) {
+	for began := time.Now(); time.Since(began) < during; sleep.For(ctx, 300*time.Millisecond) {
 		var waits []func()
 		for pet := range atOnce {
 			waits = append(waits, must.Background(func() { must.Get(h.getPet(ctx, 1+pet)).check(http.StatusOK) }))

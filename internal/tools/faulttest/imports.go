@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 	"petstore/internal/transfer"
@@ -38,11 +39,11 @@ func killedImport(ctx context.Context, f *fixture) string {
 		switch kill % 3 {
 		case 1:
 			s.api.kill()
-			sleep(ctx, 100*time.Millisecond)
+			sleep.For(ctx, 100*time.Millisecond)
 			s.api.restart(ctx)
 		case 2:
 			s.db.signal(syscall.SIGKILL)
-			sleep(ctx, 100*time.Millisecond)
+			sleep.For(ctx, 100*time.Millisecond)
 			s.db.start(ctx)
 			s.awaitWorking(ctx, 5*time.Second)
 		}

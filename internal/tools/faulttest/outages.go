@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 )
@@ -25,12 +26,12 @@ const responseLimit = 8 * time.Second
 func databaseKilled(ctx context.Context, f *fixture) string {
 	s := f.open(ctx)
 	w := s.startWritersOf(ctx, spread(16, smallStores))
-	sleep(ctx, time.Second)
+	sleep.For(ctx, time.Second)
 	s.db.signal(syscall.SIGKILL)
-	sleep(ctx, 1500*time.Millisecond)
+	sleep.For(ctx, 1500*time.Millisecond)
 	s.db.start(ctx)
 	back := s.awaitWorking(ctx, 3*time.Second)
-	sleep(ctx, time.Second)
+	sleep.For(ctx, time.Second)
 	l := w.finish()
 	s.checkWriters(ctx, l)
 	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; working again after %s; %s", l.summary(), round(l.slowest), len(l.placed), round(back), s.checkStores(ctx))
@@ -49,7 +50,7 @@ func (s *deployment) checkWriters(ctx context.Context, l *ledger) {
 func databaseFrozen(ctx context.Context, f *fixture) string {
 	s := f.open(ctx)
 	w := s.startWriters(ctx, 16) // so that every connection of the pool is in use
-	sleep(ctx, 300*time.Millisecond)
+	sleep.For(ctx, 300*time.Millisecond)
 	l := w.finish()
 	s.db.signal(syscall.SIGSTOP)
 	defer s.db.signal(syscall.SIGCONT) // it may run already
@@ -87,7 +88,7 @@ func silentShutdown(ctx context.Context, f *fixture) string {
 func (s *deployment) shutDownSilently(ctx context.Context, grace time.Duration, request string, wantCode int) time.Duration {
 	w := s.startWriters(ctx, 16)
 	defer w.finish()
-	sleep(ctx, 500*time.Millisecond)
+	sleep.For(ctx, 500*time.Millisecond)
 	s.db.signal(syscall.SIGSTOP)
 	defer s.db.signal(syscall.SIGCONT)
 	if request != "" {
@@ -95,7 +96,7 @@ func (s *deployment) shutDownSilently(ctx context.Context, grace time.Duration, 
 		defer conn.Close()
 		must.Get(io.WriteString(conn, request))
 	}
-	sleep(ctx, 300*time.Millisecond)
+	sleep.For(ctx, 300*time.Millisecond)
 	began := time.Now()
 	code := s.api.process.Terminate(ctx)
 	took := time.Since(began)
@@ -139,7 +140,7 @@ func (s *deployment) fillDisk(ctx context.Context, file string) {
 	_, err := io.Copy(ballast, must.Get(os.Open("/dev/zero")))
 	must.Hold(errors.Is(err, syscall.ENOSPC), "filling the disk: %v", err)
 	must.Await(ctx, 15*time.Second, func() { must.Get(s.order(ctx, pets)).check(http.StatusServiceUnavailable) })
-	sleep(ctx, time.Second)
+	sleep.For(ctx, time.Second)
 	must.OK(errors.Join(ballast.Close(), os.Remove(file)))
 }
 
@@ -151,7 +152,7 @@ func (s *deployment) failSync(ctx context.Context, strace string) {
 	}
 	faults := exec.CommandContext(ctx, strace, args...)
 	must.OK(faults.Start())
-	sleep(ctx, 1500*time.Millisecond)
+	sleep.For(ctx, 1500*time.Millisecond)
 	_ = faults.Process.Signal(syscall.SIGINT) // fails if the server and strace have ended
 	_ = faults.Wait()
 }
@@ -160,7 +161,7 @@ func (s *deployment) failSync(ctx context.Context, strace string) {
 // it has ended, and checks the responses to the writers.
 func (s *deployment) failDisk(ctx context.Context, what string, fail func()) string {
 	w := s.startWriters(ctx, 16)
-	sleep(ctx, 500*time.Millisecond)
+	sleep.For(ctx, 500*time.Millisecond)
 	fail()
 	restarted := ""
 	back := must.Await(ctx, recoveryLimit, func() {
@@ -172,7 +173,7 @@ func (s *deployment) failDisk(ctx context.Context, what string, fail func()) str
 		}
 		s.checkWorks(ctx)
 	})
-	sleep(ctx, 300*time.Millisecond)
+	sleep.For(ctx, 300*time.Millisecond)
 	l := w.finish()
 	must.Explain(what, func() { s.checkWriters(ctx, l) })
 	must.Hold(l.count(http.StatusServiceUnavailable) > 0, "%s: %s: no order failed, so the row proves nothing", what, l.summary())
@@ -187,7 +188,7 @@ func overload(ctx context.Context, f *fixture) string {
 	measure := func(clients int) (*ledger, float64) {
 		began := time.Now()
 		w := s.startWriters(ctx, clients)
-		sleep(ctx, each)
+		sleep.For(ctx, each)
 		l := w.finish()
 		return l, float64(l.count(http.StatusCreated)) / time.Since(began).Seconds()
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 )
@@ -31,7 +32,7 @@ func fullRecord(ctx context.Context, f *fixture) string {
 	began := time.Now()
 	must.Parallel(senders, func(sender int) {
 		for number := sender; number < exchanges; number += senders {
-			sleep(ctx, time.Until(began.Add(time.Duration(number)*time.Second/perSecond)))
+			sleep.For(ctx, time.Until(began.Add(time.Duration(number)*time.Second/perSecond)))
 			r.send(ctx, number)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"petstore/internal/pgtest/standby"
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 )
 
@@ -31,12 +32,12 @@ func failover(signal syscall.Signal, limit time.Duration) func(context.Context, 
 			s.receive(ctx, nil)
 		}
 		w := s.startWriters(ctx, 16)
-		sleep(ctx, 1500*time.Millisecond)
+		sleep.For(ctx, 1500*time.Millisecond)
 
 		// Stop the primary while its standby is behind: an order acknowledged in this time
 		// would be lost.
 		standby.follow(ctx, "")
-		sleep(ctx, 200*time.Millisecond)
+		sleep.For(ctx, 200*time.Millisecond)
 		stopped := time.Now()
 		primary.signal(signal)
 		defer func() { _ = must.Attempt(func() { primary.signal(syscall.SIGKILL) }) }() // it may have ended
@@ -45,7 +46,7 @@ func failover(signal syscall.Signal, limit time.Duration) func(context.Context, 
 		s.db = standby
 		s.awaitWorking(ctx, limit-promotion)
 		back := time.Since(stopped)
-		sleep(ctx, time.Second)
+		sleep.For(ctx, time.Second)
 		l := w.finish()
 		must.Hold(!s.api.process.HasEnded(), "the service has ended")
 		s.awaitDelivered(ctx, delivered-time.Since(stopped))
@@ -213,13 +214,13 @@ func (r *replicated) lag(ctx context.Context, p *pairs, count int) (reads int) {
 func (r *replicated) disturb(ctx context.Context) {
 	const pause, frozen = 300 * time.Millisecond, time.Second
 	for i, standby := range r.standbys {
-		sleep(ctx, pause)
+		sleep.For(ctx, pause)
 		standby.signal(syscall.SIGKILL)
 		standby.start(context.WithoutCancel(ctx))
 		r.awaitStandbys(context.WithoutCancel(ctx))
 		other := r.standbys[1-i]
 		other.signal(syscall.SIGSTOP)
-		sleep(ctx, frozen)
+		sleep.For(ctx, frozen)
 		other.signal(syscall.SIGCONT)
 	}
 }
@@ -239,7 +240,7 @@ func (r *replicated) failOver(ctx context.Context, p *pairs) time.Duration {
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wait := must.Background(func() { p.run(running, during) })
-	sleep(ctx, 200*time.Millisecond)
+	sleep.For(ctx, 200*time.Millisecond)
 	killed := time.Now()
 	r.db.signal(syscall.SIGKILL)
 	next, other := r.mostAdvanced(ctx)

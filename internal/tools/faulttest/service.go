@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 )
@@ -224,20 +225,20 @@ func restartEach(ctx context.Context, instances [2]*service, rounds int) {
 	const pause, readyWithin = 300 * time.Millisecond, 3 * time.Second
 	for range rounds {
 		for _, instance := range instances {
-			sleep(ctx, pause)
+			sleep.For(ctx, pause)
 			code := instance.process.Terminate(ctx)
 			must.Hold(code == 0, "SIGTERM: exit code %d", code)
 			instance.start()
 			instance.awaitReady(ctx, readyWithin)
 		}
 	}
-	sleep(ctx, pause)
+	sleep.For(ctx, pause)
 }
 
 // killInTurn kills processes by turns, and PostgreSQL once, and restarts them.
 func (s *deployment) killInTurn(ctx context.Context, kills int, pause time.Duration, processes ...*service) {
 	for kill := range kills {
-		sleep(ctx, pause)
+		sleep.For(ctx, pause)
 		process := processes[kill%len(processes)]
 		process.kill()
 		if kill == kills/2 {
@@ -246,7 +247,7 @@ func (s *deployment) killInTurn(ctx context.Context, kills int, pause time.Durat
 		}
 		process.restart(ctx)
 	}
-	sleep(ctx, pause)
+	sleep.For(ctx, pause)
 }
 
 // balancer spreads requests over two instances.
@@ -264,7 +265,7 @@ func newBalancer(ctx context.Context, instances [2]*service) (b *balancer, stop 
 	ctx, cancel := context.WithCancel(ctx)
 	wait := must.Background(func() {
 		must.Parallel(len(instances), func(i int) {
-			for ; ctx.Err() == nil; sleep(ctx, interval) {
+			for ; ctx.Err() == nil; sleep.For(ctx, interval) {
 				b.healthy[i].Store(must.Attempt(func() { instances[i].want(ctx, http.StatusOK, "GET", "/readyz", "") }) == nil)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"petstore/internal/event"
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 )
 
@@ -76,10 +77,10 @@ func (s *deployment) followCalmly(ctx context.Context, subscribers []*subscriber
 		}
 	})
 	w := startLoad(ctx, clients, func(number int) (response, error) {
-		sleep(ctx, interval)
+		sleep.For(ctx, interval)
 		return s.order(ctx, 1+number)
 	})
-	sleep(ctx, open)
+	sleep.For(ctx, open)
 	l := w.finish()
 	must.Explain("beside an open transaction", func() {
 		l.wantOnly(http.StatusCreated)
@@ -145,7 +146,7 @@ func (f *subscriber) run(ctx context.Context, number int) {
 	}
 	for ; ctx.Err() == nil && f.err == nil; number++ {
 		if err := read(ctx, f.instances[number%len(f.instances)]); err != nil {
-			sleep(ctx, pause)
+			sleep.For(ctx, pause)
 		}
 	}
 }

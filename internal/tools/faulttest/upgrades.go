@@ -19,6 +19,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"petstore/internal/localpg"
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 )
@@ -114,10 +115,8 @@ func (f *fixture) released(ctx context.Context) program {
 	if must.Attempt(func() { run.Program(ctx, "git", "cat-file", "-e", commit+"^{commit}") }) != nil {
 		must.OK(skipError(fmt.Sprintf("git does not find the commit %s of the last release (%s); run git fetch --unshallow in a clone", commit, lastRelease)))
 	}
-	source, archive := filepath.Join(f.dir, "released"), filepath.Join(f.dir, "released.tar")
-	must.OK(os.Mkdir(source, 0o700))
-	run.Program(ctx, "git", "archive", "--output", archive, commit)
-	run.Program(ctx, "tar", "-xf", archive, "-C", source)
+	source := filepath.Join(f.dir, "released")
+	run.Checkout(ctx, commit, source)
 	run.Program(ctx, "go", "-C", source, "build", "-trimpath", "-o", old.binary, "./cmd/petstore")
 	must.OK(os.RemoveAll(source))
 	return old
@@ -141,7 +140,7 @@ func (u *upgraded) start(ctx context.Context) {
 	balancer, stop := newBalancer(ctx, u.instances)
 	u.stop = stop
 	u.load = startShoppers(ctx, u.shoppers, func(number int, do func(*client) (response, error)) (response, error) {
-		sleep(ctx, during)
+		sleep.For(ctx, during)
 		return balancer.send(number%2 == 0, do)
 	})
 }
@@ -164,7 +163,7 @@ func (u *upgraded) phase(ctx context.Context, name string, do func()) {
 	const during = time.Second
 	must.Explain(name, func() {
 		do()
-		sleep(ctx, during)
+		sleep.For(ctx, during)
 		u.load.wantOnly(http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent)
 	})
 }

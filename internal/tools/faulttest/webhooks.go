@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"petstore/internal/sleep"
 	"petstore/internal/tools/must"
 	"petstore/internal/tools/run"
 )
@@ -87,12 +88,12 @@ func (s *deployment) timeEvents(ctx context.Context, r *receiver, interval, duri
 	before := len(r.requests)
 	r.mu.Unlock()
 	w := startLoad(ctx, 1, func(int) (response, error) {
-		sleep(ctx, interval)
+		sleep.For(ctx, interval)
 		return s.order(ctx, 1)
 	})
 	defer w.finish()
 	disturb()
-	sleep(ctx, during)
+	sleep.For(ctx, during)
 	l := w.finish()
 	l.wantOnly(http.StatusCreated)
 	placed := len(l.placed)
@@ -164,9 +165,9 @@ func workersKilled(ctx context.Context, f *fixture) string {
 	s.killInTurn(ctx, kills, pause, s.api, worker)
 	s.awaitWorking(ctx, 5*time.Second)
 	worker.process.Signal(syscall.SIGSTOP) // it does not notice that time passes
-	sleep(ctx, stopped)
+	sleep.For(ctx, stopped)
 	worker.process.Signal(syscall.SIGCONT)
-	sleep(ctx, time.Second)
+	sleep.For(ctx, time.Second)
 	l := w.finish()
 	l.wantOnly(noResponse, http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusServiceUnavailable)
 	drained := s.awaitDelivered(ctx, 30*time.Second, receivers.redirecting.id)
@@ -199,7 +200,7 @@ func (s *deployment) receiveBadly(ctx context.Context) (b badReceivers) {
 		return r
 	}
 	for range healthy {
-		add(func(http.ResponseWriter, *http.Request) { sleep(ctx, busy) })
+		add(func(http.ResponseWriter, *http.Request) { sleep.For(ctx, busy) })
 	}
 	add(func(w http.ResponseWriter, _ *http.Request) {
 		for block := make([]byte, 32<<10); ; {
@@ -238,7 +239,7 @@ func (b badReceivers) total() (requests, events int) {
 
 // makeEvent changes a store, so that there is an event.
 func (s *deployment) makeEvent(ctx context.Context, c *client, number int) (response, error) {
-	sleep(ctx, 50*time.Millisecond)
+	sleep.For(ctx, 50*time.Millisecond)
 	switch rand.N(10) {
 	case 0:
 		return c.do(ctx, "PATCH", fmt.Sprintf("/pets/%d", 1+number), fmt.Sprintf(`{"name": "Pet %d"}`, rand.Uint64()))
@@ -251,7 +252,7 @@ func (s *deployment) makeEvent(ctx context.Context, c *client, number int) (resp
 // repeatSoon makes deliveries due that wait for their next attempt, which would take hours.
 // Failures do not matter, because PostgreSQL is killed meanwhile.
 func (s *deployment) repeatSoon(ctx context.Context) {
-	for ; ctx.Err() == nil; sleep(ctx, 300*time.Millisecond) {
+	for ; ctx.Err() == nil; sleep.For(ctx, 300*time.Millisecond) {
 		_ = must.Attempt(func() {
 			s.db.exec(ctx, "UPDATE webhook_deliveries SET next_attempt_at = statement_timestamp() WHERE status = 'pending' AND next_attempt_at > statement_timestamp() + interval '1 second'")
 		})
@@ -365,7 +366,7 @@ func (f *fixture) listen(ctx context.Context, handler http.Handler) string {
 func (f *fixture) listenSlow(ctx context.Context, wait time.Duration) string {
 	return f.listen(ctx, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // then the server notices that the client disconnects
-		sleep(r.Context(), wait)
+		sleep.For(r.Context(), wait)
 	}))
 }
 

@@ -39,6 +39,14 @@ func Output(cmd *exec.Cmd) string {
 	return strings.TrimSpace(stdout.String())
 }
 
+// Checkout writes the files of a commit of this repository into a new directory.
+func Checkout(ctx context.Context, commit, dir string) {
+	archive := dir + ".tar"
+	must.OK(os.Mkdir(dir, 0o700))
+	Program(ctx, "git", "archive", "--format=tar", "--output="+archive, commit)
+	Program(ctx, "tar", "-xf", archive, "-C", dir)
+}
+
 // Process is a running program.
 type Process struct {
 	*exec.Cmd
