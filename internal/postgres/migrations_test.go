@@ -56,32 +56,32 @@ func schema(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	return pgtest.List[string](t, pool, `
 		WITH ours AS (
-			SELECT c.oid, c.relname, c.relkind
+			SELECT c.oid, c.relname, c.relkind, c.reloptions
 			FROM pg_class c
 			WHERE c.relnamespace = 'public'::regnamespace AND c.relname !~ '^goose_db_version'
 			  AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e') -- of an extension
 		)
-		SELECT format('%s %s', relkind, relname) FROM ours
+		SELECT format('%s %s %s', relkind, relname, reloptions) FROM ours
 		UNION ALL
-		SELECT format('column %s.%s %s %s not null=%s identity=%s default=%s collation=%s',
-		              o.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+		SELECT format('column %s.%s %s %s storage=%s not null=%s identity=%s default=%s collation=%s',
+		              o.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attstorage, a.attnotnull, a.attidentity,
 		              pg_get_expr(d.adbin, d.adrelid), (SELECT collname FROM pg_collation WHERE oid = a.attcollation))
 		FROM ours o
 		JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum > 0
 		LEFT JOIN pg_attrdef d ON d.adrelid = o.oid AND d.adnum = a.attnum
-		WHERE o.relkind = 'r'
+		WHERE o.relkind IN ('r', 'p')
 		UNION ALL
 		SELECT format('constraint %s.%s %s', o.relname, k.conname, pg_get_constraintdef(k.oid))
 		FROM ours o JOIN pg_constraint k ON k.conrelid = o.oid
 		UNION ALL
-		SELECT pg_get_indexdef(oid) FROM ours WHERE relkind = 'i'
+		SELECT pg_get_indexdef(oid) FROM ours WHERE relkind IN ('i', 'I')
 		UNION ALL
 		SELECT format('sequence %s', s.*) FROM pg_sequences s WHERE s.schemaname = 'public' AND s.sequencename !~ '^goose_db_version'
 		UNION ALL
 		SELECT format('comment %s.%s %s', o.relname, d.objsubid, d.description)
 		FROM ours o JOIN pg_description d ON d.objoid = o.oid AND d.classoid = 'pg_class'::regclass
 		UNION ALL
-		SELECT format('function %s', p.oid::regprocedure) FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
+		SELECT format('function %s %s %s', p.oid::regprocedure, p.proconfig, p.prosrc) FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
 		UNION ALL
 		SELECT format('type %s', t.typname) FROM pg_type t
 		WHERE t.typnamespace = 'public'::regnamespace AND t.typtype IN ('d', 'e') -- domains and enums
@@ -96,8 +96,7 @@ func versions(migrations []postgres.Migration) []int64 {
 	return all
 }
 
-// TestMigrations: migrate up, down step by step to nothing, and up to the same
-// schema again. The version and the status tell where, and the status has the right times in a
+// TestMigrations: migrate up step by step, down to the same schemas, and up at once to the last one. The version and the status tell where, and the status has the right times in a
 // time zone other than UTC.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
@@ -133,10 +132,19 @@ func TestMigrations(t *testing.T) {
 		isAt(latest)
 	}
 	isAt(0)
-	up()
-	made := schema(t, database.Pool)
-	if len(made) < 100 {
-		t.Errorf("%d lines describe the schema, want more: %v", len(made), made)
+	names, texts := allMigrations(t)
+	schemas, files := [][]string{schema(t, database.Pool)}, fstest.MapFS{}
+	for _, name := range names {
+		files[name] = &fstest.MapFile{Data: []byte(texts[name])}
+		step := need.Value(postgres.OpenMigrationsOf(t.Context(), database.URL, files))(t)
+		need.Value(step.Up(t.Context()))(t)
+		step.Close()
+		schemas = append(schemas, schema(t, database.Pool))
+	}
+	isAt(latest)
+	made := schemas[latest]
+	if len(made) < 100 || len(schemas[0]) > 0 {
+		t.Errorf("%d lines describe the schema, want more: %v; at first: %q", len(made), made, schemas[0])
 	}
 	if again, err := migrations.Up(t.Context()); len(again) > 0 || err != nil {
 		t.Errorf("up again applied %v: %v", again, err)
@@ -147,9 +155,7 @@ func TestMigrations(t *testing.T) {
 			t.Fatalf("down from %d: %v, %v", version, down, err)
 		}
 		isAt(version - 1)
-	}
-	if left := schema(t, database.Pool); len(left) > 0 {
-		t.Errorf("left over after migrating down: %q", left)
+		need.Same(t, schemas[version-1], schema(t, database.Pool), "schema after down from %d (want: before it, got: after it)", version)
 	}
 	if none, err := migrations.Down(t.Context()); len(none) > 0 || err != nil {
 		t.Errorf("down from an empty schema: %v, %v", none, err)
