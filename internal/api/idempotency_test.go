@@ -344,6 +344,7 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
 	fresh := p.under("x", "/messages", object{"message": "hello"}).wantFresh(202)
+	p.age(24*time.Hour - time.Minute)
 	p.exec(`
 		INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
 		SELECT $1, $2, 'old-' || n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'

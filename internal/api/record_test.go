@@ -258,7 +258,7 @@ func TestObserver(t *testing.T) {
 	need.Same(t, want, mapped(p.record(2), recorded.line), "the record")
 }
 
-// TestRecordFilters: the filters of the list select exchanges, and pages of it have all of them.
+// TestRecordFilters: the filters of the list select exchanges, and pages of it have all of them, for a day.
 func TestRecordFilters(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)
@@ -290,6 +290,9 @@ func TestRecordFilters(t *testing.T) {
 	for _, id := range []string{"7", "req_1_1"} {
 		p.do("GET", ownRecord, nil, "Accept", "text/event-stream", "Last-Event-ID", id).wantViolations("invalid_parameter", "Last-Event-ID invalid_format")
 	}
+	p.exec("UPDATE exchanges SET started_at = now() - interval '24 hours' + (number - 2) * interval '1 minute' WHERE account_id = $1 AND number < 4", p.sandboxID)
+	p.do("GET", ownRecord, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "3")
+	need.Same(t, mapped(all[:3], recorded.line), mapped(p.record(3), recorded.line), "the exchanges of 24 hours")
 }
 
 // TestRecordOfSandboxesOnly: accounts have no record, and only the parent reads the record of a

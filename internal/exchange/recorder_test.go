@@ -229,7 +229,7 @@ func TestLimits(t *testing.T) {
 	}
 	f.exec(`INSERT INTO exchange_logs (account_id, last_number) VALUES (2, 5000);
 		INSERT INTO exchanges (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages)
-		SELECT 2, n, 0, now() - interval '25 hours' * (n < 3001)::int, 1, '', 1, 'GET', '/', '', '', 200, '', '', '', '' FROM generate_series(1, 5000) AS n`)
+		SELECT 2, n, 0, now() - CASE WHEN n < 3001 THEN interval '24 hours 1 minute' ELSE interval '23 hours 59 minutes' END, 1, '', 1, 'GET', '/', '', '', 200, '', '', '', '' FROM generate_series(1, 5000) AS n`)
 	f.add(2, "/a", 1)
 	f.add(2, "/b", 1)
 	f.flush()
