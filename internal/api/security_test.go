@@ -50,8 +50,15 @@ func TestSecurityChecklist(t *testing.T) {
 func TestServerSendsNoRequests(t *testing.T) {
 	t.Parallel()
 	sends := regexp.MustCompile(`^(http\.(Get|Head|Post|PostForm|NewRequest|NewRequestWithContext|Client|DefaultClient|Transport|DefaultTransport)|net\.(Dial\w*|Dialer|Lookup\w*|Resolver)|exec\.\w+|httputil\.\w+)$`)
+	may := map[string]string{
+		"delivery": "sends webhooks", "egress": "sends webhooks", "localpg": "downloads PostgreSQL", "pgtest": "is for tests", "postgres": "connects to the database",
+		"telemetry": "exports traces", "transfer": "belongs to commands",
+	}
 	files := 0
-	for _, directory := range []string{".", "../auth", "../docs", "../casefold", "../webhook", "../../db"} {
+	for _, directory := range append(need.Value(filepath.Glob("../*"))(t), "../../db") {
+		if may[filepath.Base(directory)] != "" {
+			continue
+		}
 		sources := need.Value(filepath.Glob(filepath.Join(directory, "*.go")))(t)
 		for _, source := range sources {
 			if strings.HasSuffix(source, "_test.go") {
@@ -74,7 +81,7 @@ func TestServerSendsNoRequests(t *testing.T) {
 			}
 		}
 	}
-	if least := 20; files < least {
+	if least := 100; files < least {
 		t.Errorf("%d files were read", files)
 	}
 }
