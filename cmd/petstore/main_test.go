@@ -440,6 +440,9 @@ func begin(t *testing.T, dir string, environ []string, args ...string) *process 
 	t.Cleanup(func() {
 		p.kill()
 		watchOutput(t, args, p.stdout.String(), p.stderr.String())
+		if strings.Contains(p.stderr.String(), "WARNING: DATA RACE") {
+			t.Errorf("petstore %s has a data race", strings.Join(args, " "))
+		}
 		if t.Failed() {
 			t.Logf("petstore %s printed:\n%s%s", strings.Join(args, " "), &p.stdout, &p.stderr)
 		}
