@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -203,6 +204,7 @@ func TestRace(t *testing.T) {
 					}
 					if pool.Take(ctx, payer, 3) == nil {
 						add(payer, 3)
+						runtime.Gosched() // others may take now
 						add(payer, -3)
 						pool.Give(payer, 3)
 					}

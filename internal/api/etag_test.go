@@ -439,7 +439,7 @@ func TestRaceForOneTag(t *testing.T) {
 				}
 				var responses []*response
 				if round%2 == 1 && race.name != "category" { // heldUp does not lock the row of the category
-					responses = s.heldUp(heldUp, update)
+					responses = s.heldUp(heldUp, 1, update)
 				} else {
 					responses = allAtOnce(t, clients, update)
 				}

@@ -247,6 +247,9 @@ func TestFeedIsTheStore(t *testing.T) {
 	events, _ := p.feed(next)
 	followed = append(followed, events...)
 	wantNumbered(t, followed)
+	if least := clients * changes / 2; len(followed) < least {
+		t.Errorf("%d changes made only %d events, want %d", clients*changes, len(followed), least)
+	}
 	got := copyOfStore{"/pets": {}, "/store/inventory": {}, "/store/orders": {}, "/categories": {}, "/messages": {}}
 	for _, e := range followed {
 		got.apply(t, e)

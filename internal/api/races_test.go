@@ -118,7 +118,7 @@ func TestRacesOfTwo(t *testing.T) {
 				if round%2 == 0 {
 					responses = allAtOnce(t, 2, run)
 				} else {
-					responses = s.heldUp(2, run)
+					responses = s.heldUp(2, 2, run)
 				}
 				seen[fmt.Sprintf("%s, %s: %v", responses[0].brief(), responses[1].brief(), s.stored())]++
 			}
@@ -140,9 +140,9 @@ func (r *response) brief() string {
 	return fmt.Sprint(r.status, " ", r.error().Code)
 }
 
-// heldUp is allAtOnce with the rows of the pet locked until one of the calls waits for them.
-// The others wait for that one.
-func (s scene) heldUp(n int, send func(i int) (*response, error)) []*response {
+// heldUp is allAtOnce with the rows of the pet locked until some of the calls wait for them. Calls to
+// one server share a statement, so that one of them waits.
+func (s scene) heldUp(n, waiting int, send func(i int) (*response, error)) []*response {
 	s.t.Helper()
 	tx := pgtest.Begin(s.t, s.db)
 	pgtest.Exec(s.t, tx, `
@@ -151,7 +151,7 @@ func (s scene) heldUp(n int, send func(i int) (*response, error)) []*response {
 		JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
 		WHERE inventory.account_id = $1 AND pets.id = $2
 		FOR UPDATE`, s.accountID(), s.pet)
-	released := background(func() error { return errors.Join(s.awaitWaiting(1), tx.Rollback(s.t.Context())) })
+	released := background(func() error { return errors.Join(s.awaitWaiting(waiting), tx.Rollback(s.t.Context())) })
 	responses := allAtOnce(s.t, n, send)
 	need.OK(s.t, released())
 	return responses
