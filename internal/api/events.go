@@ -143,6 +143,9 @@ func (s *Server) beginFeed(c *gin.Context, q *feed.Query, form feedForm) (*feedR
 	if _, expired := errors.AsType[*feed.ExpiredError](err); (expired || errors.Is(err, pgx.ErrNoRows)) && postgres.ReaderOf(ctx) != nil {
 		page, err = r.read(postgres.OnPrimary(ctx), q)
 	}
+	if err == nil {
+		err = s.gate.CheckKey(c) // the read may have waited
+	}
 	return r, r.add(page, 0, err)
 }
 

@@ -171,15 +171,17 @@ func TestRevokedWhileWaiting(t *testing.T) {
 // TestRevokedDuringARead: a read sends nothing to a key that was revoked while it waited for the database.
 func TestRevokedDuringARead(t *testing.T) {
 	t.Parallel()
+	refused := func(target string, header ...string) func(*petstore) func() {
+		return func(p *petstore) func() {
+			received := p.begin("GET", target, nil, header...)
+			return func() { received().wantError(401, "invalid_api_key") }
+		}
+	}
 	for what, read := range map[string]func(*petstore) (wantNothing func()){
-		"a list": func(p *petstore) func() {
-			received := p.begin("GET", "/pets", nil)
-			return func() { received().wantError(401, "invalid_api_key") }
-		},
-		"a wait": func(p *petstore) func() {
-			received := p.begin("GET", "/events?after=latest", nil, "Prefer", "wait=60")
-			return func() { received().wantError(401, "invalid_api_key") }
-		},
+		"a list":                       refused("/pets"),
+		"a page of the feed":           refused("/events"),
+		"the first events of a stream": refused("/events", "Accept", "text/event-stream"),
+		"a wait":                       refused("/events?after=latest", "Prefer", "wait=60"),
 		"a stream": func(p *petstore) func() {
 			s := p.stream("/events?after=latest")
 			return func() {
@@ -192,13 +194,16 @@ func TestRevokedDuringARead(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			p := newTurnstile(t, "PetList|EventList", func(o *api.Options) { o.RequestTimeout = time.Minute })
-			p.setUp.Store(what != "a list") // the first read of the others finds nothing
+			p.setUp.Store(true)
+			p.newPet("Rex", 1)
+			waits := what == "a wait" || what == "a stream"
+			p.setUp.Store(waits) // their first read finds nothing
 			id, key := p.issue(auth.Read, nil)
 			wantNothing := read(p.as(key))
-			if what != "a list" {
+			if waits {
 				need.Within(p.t, 30*time.Second, "the request waits", func() bool { return p.server.WaitingForEvents() == 1 })
 				p.setUp.Store(false)
-				p.newPet("Rex", 1)
+				p.newPet("Lassie", 1)
 			}
 			<-p.arrived
 			p.del(keyPath(id)).want(204)
