@@ -82,6 +82,16 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 		t.Error("the metrics have petstore_ready before the first probe")
 	}
 	p.get("/readyz").want(200)
+	lock := pgtest.Begin(t, database.Pool)
+	pgtest.Exec(t, lock, "LOCK TABLE goose_db_version")
+	clock.move(time.Second)
+	leave := p.leaving(1, "GET", "/readyz", "", "X-Request-Id", "left")
+	need.OK(t, p.awaitWaiting(1))
+	leave() // which says nothing about the database
+	if lines := p.logged("left"); len(lines) != 1 || lines[0].Level != "INFO" || lines[0].Status != 499 {
+		t.Errorf("the log of a probe that left: %+v", lines)
+	}
+	pgtest.Rollback(t, lock)
 	need.Contains(t, "the page of metrics", exposed(t, metrics), "petstore_ready 1\n")
 	migrations, err := postgres.OpenMigrations(t.Context(), database.OwnerURL)
 	need.OK(t, err)

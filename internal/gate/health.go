@@ -65,6 +65,8 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 	switch {
 	case g.shuttingDown.Load():
 		return unready("shutdown", "in progress", "The server is shutting down. Use another one.")
+	case errors.Is(err, context.Canceled): // the client has left, which says nothing about the database
+		return errClientGone
 	case err != nil:
 		requestOf(c).cause = err
 		return unready("database", "unavailable", "The database does not respond. Retry after the time in Retry-After.")
