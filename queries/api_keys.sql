@@ -196,10 +196,11 @@ FROM revoked;
 -- name: APIKeyMarkUsed :exec
 -- Stores when keys of any accounts were last used. A use less than a minute after
 -- the stored one is skipped, so that all processes together write each key at most
--- once a minute. Rows are locked in the order of the key, so that two processes never
--- deadlock. Keys that have been deleted meanwhile are skipped.
+-- once a minute. A time in the future would hide later uses, so none is stored. Rows are
+-- locked in the order of the key, so that two processes never deadlock. Keys that have been
+-- deleted meanwhile are skipped.
 INSERT INTO api_key_uses (account_id, api_key_id, last_used_at)
-SELECT api_keys.account_id, api_keys.id, used.used_at
+SELECT api_keys.account_id, api_keys.id, least(used.used_at, statement_timestamp())
 FROM (SELECT unnest(@ids::bigint[]) AS id, unnest(@used_at::timestamptz[]) AS used_at) AS used
 JOIN api_keys ON api_keys.id = used.id
 ORDER BY api_keys.account_id, api_keys.id

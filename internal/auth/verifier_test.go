@@ -214,6 +214,7 @@ func (a *account) use(v *auth.Verifier, secret string, at time.Time) {
 func TestLastUsed(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
+	a.now = a.now.Add(-6 * time.Hour)
 	began := a.now
 	id, secret := a.issue(nil)
 	unused, _ := a.issue(nil)
@@ -248,6 +249,11 @@ func TestLastUsed(t *testing.T) {
 	a.use(one, secret, minute.Add(2*time.Hour))
 	a.use(one, second, minute.Add(3*time.Hour))
 	a.wantLastUsed(id, minute.Add(3*time.Hour))
+
+	a.use(one, second, time.Now().Add(24*time.Hour)) // by a clock that is ahead
+	if got := a.lastUsed(id); got.After(time.Now().Add(time.Minute)) {
+		t.Errorf("the last use %s is in the future", got)
+	}
 	if got := a.lastUsed(unused); got != nil {
 		t.Errorf("an unused key has the last use %s", got)
 	}
@@ -277,6 +283,7 @@ func TestRejectedIsNotUsed(t *testing.T) {
 func TestFlushFails(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
+	a.now = a.now.Add(-2 * time.Hour)
 	v := a.verifier()
 	first, firstSecret := a.issue(nil)
 	second, secondSecret := a.issue(nil)
@@ -347,6 +354,7 @@ func TestFlushesAtOnce(t *testing.T) {
 	t.Parallel()
 	const keys, processes, rounds = auth.MaxKeys, 4, 5
 	a := newAccount(t)
+	a.now = a.now.Add(-rounds * time.Hour)
 	secrets := make([]string, keys)
 	for i := range secrets {
 		_, secrets[i] = a.issue(nil)
