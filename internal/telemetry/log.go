@@ -7,6 +7,7 @@
 package telemetry
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -41,7 +42,7 @@ func NewLogger(w io.Writer, level slog.Level, format string) (log *slog.Logger, 
 		handler = slog.NewTextHandler(lines, options)
 	}
 	lines.report = func(dropped int) {
-		slog.New(handler).Warn("the log lacks lines, because nobody read it", "lines", dropped)
+		slog.New(handler).Warn("the log lacks lines, because nobody read it or it had no room", "lines", dropped)
 	}
 	return slog.New(flushingHandler{handler, lines}), lines.flush
 }
@@ -56,6 +57,7 @@ type lineBuffer struct {
 	writing chan struct{} // closed after the write in progress; nil: there is none
 	blocks  bool          // a caller has waited in vain for the write in progress
 	dropped int           // lines since the last report
+	torn    bool          // the last line that w took is not whole; of the write in progress
 }
 
 // Write adds a line, or drops it if too much waits.
@@ -123,25 +125,32 @@ func (b *lineBuffer) wait() {
 	}
 }
 
+var newline = []byte("\n")
+
 // writeAll writes until no lines are left.
 func (b *lineBuffer) writeAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var written []byte
+	var free []byte
 	for len(b.lines) > 0 {
 		lines, dropped := b.lines, b.dropped
-		b.lines, b.dropped = written[:0], 0
+		b.lines, b.dropped = free[:0], 0
 		b.mu.Unlock()
 		if dropped > 0 {
 			b.report(dropped)
 		}
-		_, _ = b.w.Write(lines) // nobody can log that the log is full
+		if b.torn {
+			_, _ = b.w.Write(newline) // w may still refuse, and then another write follows
+		}
+		written, _ := b.w.Write(lines) // the next report counts the lines that an error has cost
+		b.torn = written < len(lines)
 		b.mu.Lock()
-		written = lines
+		b.dropped += bytes.Count(lines[written:], newline)
+		free = lines
 		close(b.writing)
 		b.writing, b.blocks = make(chan struct{}), false
 	}
-	b.lines, b.writing = written[:0], nil
+	b.lines, b.writing = free[:0], nil
 }
 
 // flushingHandler writes records of at least WARN, and those before them, at once.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 
@@ -104,5 +105,35 @@ func TestLoggerWithoutReader(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// fullDisk takes a number of bytes before an error, and all after that.
+type fullDisk struct {
+	bytes.Buffer
+
+	room int
+}
+
+func (d *fullDisk) Write(text []byte) (int, error) {
+	if room := d.room; room < len(text) {
+		d.room = math.MaxInt
+		d.Buffer.Write(text[:room])
+		return room, io.ErrShortWrite
+	}
+	return d.Buffer.Write(text)
+}
+
+// TestLoggerOnFullDisk: the log says how many lines an error has cost, and the lines after it are whole.
+func TestLoggerOnFullDisk(t *testing.T) {
+	t.Parallel()
+	disk := &fullDisk{room: 20}
+	log, flush := telemetry.NewLogger(disk, slog.LevelInfo, telemetry.JSON)
+	log.Warn("one")
+	log.Warn("two")
+	flush()
+	lines := strings.Split(strings.TrimSpace(disk.String()), "\n")
+	if len(lines) != 3 || !json.Valid([]byte(lines[1])) || !strings.Contains(lines[1], "two") || !strings.Contains(lines[2], `"lines":1`) {
+		t.Errorf("the log has %q", lines)
 	}
 }
