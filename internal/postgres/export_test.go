@@ -40,6 +40,9 @@ func HashOf(id int64) int32 { return hashOf(id) }
 // ErrNodeLost is the error of a statement on a lost node.
 var ErrNodeLost = errNodeLost
 
+// OutsideConfig returns the configuration of a connection outside the pool.
+func (d *DB) OutsideConfig() *pgx.ConnConfig { return d.outsideConfig() }
+
 // SetLastReset sets when the pool was reset.
 func (d *DB) SetLastReset(at time.Time) { d.lastReset.Store(at.UnixNano()) }
 

@@ -153,7 +153,7 @@ func (d *DB) CheckDirect(ctx context.Context, url string) error {
 
 // config returns the configuration of the listening connection, which calls Heard.
 func (l *Listener) config() (*pgx.ConnConfig, error) {
-	config := l.DB.outside.Copy()
+	config := l.DB.outsideConfig()
 	if l.URL != "" {
 		parsed, err := pgxpool.ParseConfig(l.URL)
 		if err != nil {

@@ -349,7 +349,7 @@ func (d *DB) checkNode(ctx context.Context, n *node, log *slog.Logger) {
 func (d *DB) responds(ctx context.Context, n *node, log *slog.Logger) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, d.outside)
+	conn, err := pgx.ConnectConfig(ctx, d.outsideConfig())
 	if err != nil {
 		return false, err
 	}

@@ -85,8 +85,9 @@ type shared struct {
 	canceled    atomic.Uint64 // writes that got none of these places in time
 	falling     chan struct{} // limits the reads that a replica could have served
 	servers     serverCounts
-	longestWait time.Duration   // for a connection: acquireTimeout, or the time given to WaitAtMost
-	lastReset   atomic.Int64    // in Unix nanoseconds
+	longestWait time.Duration // for a connection: acquireTimeout, or the time given to WaitAtMost
+	lastReset   atomic.Int64  // in Unix nanoseconds
+	url         string
 	outside     *pgx.ConnConfig // for connections outside the pool
 	settings    settings
 	reports     atomic.Bool // whether transactions report their positions
@@ -121,6 +122,7 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 	d := &DB{shared: &shared{
 		writing:  make(chan struct{}, max(1, maxConns-keptForReads)),
 		falling:  make(chan struct{}, max(1, maxConns/fallingShare)),
+		url:      url,
 		outside:  config.ConnConfig.Copy(),
 		settings: wanted, longestWait: acquireTimeout,
 	}}
@@ -129,6 +131,10 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 	config.MaxConnLifetimeJitter = maxConnLifetime / 10
 	if len(tracers) > 0 {
 		config.ConnConfig.Tracer = multitracer.New(tracers...)
+	}
+	config.BeforeConnect = func(_ context.Context, config *pgx.ConnConfig) error {
+		renew(config, url)
+		return nil
 	}
 	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return isAlive(conn), nil }
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
@@ -156,6 +162,26 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	return d, nil
+}
+
+// renew reads the files of the password and of the certificates of a URL again, unless they have mistakes.
+// They may have been replaced since the start.
+func renew(config *pgx.ConnConfig, url string) {
+	now, err := pgxpool.ParseConfig(url)
+	if err != nil || len(now.ConnConfig.Fallbacks) != len(config.Fallbacks) {
+		return
+	}
+	config.Password, config.TLSConfig = now.ConnConfig.Password, now.ConnConfig.TLSConfig
+	for i, other := range now.ConnConfig.Fallbacks {
+		config.Fallbacks[i].TLSConfig = other.TLSConfig
+	}
+}
+
+// outsideConfig returns the configuration of a connection outside the pool.
+func (s *shared) outsideConfig() *pgx.ConnConfig {
+	config := s.outside.Copy()
+	renew(config, s.url)
+	return config
 }
 
 // boundSession limits the statements and the network of a connection, unless its URL

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -58,6 +60,20 @@ func TestOpenFails(t *testing.T) {
 			t.Errorf("%s was accepted", url)
 		}
 	}
+}
+
+// TestChangedPassword: a new connection has the password that its file has by then.
+func TestChangedPassword(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pgpass")
+	write := func(password string) { need.OK(t, os.WriteFile(file, []byte("*:*:*:*:"+password), 0o600)) }
+	write("first")
+	pool := need.Value(postgres.Open(t.Context(), "postgres://petstore@127.0.0.1/petstore?passfile="+file, 1))(t)
+	t.Cleanup(pool.Close)
+	write("second")
+	config := pool.Pool().Config()
+	need.OK(t, config.BeforeConnect(t.Context(), config.ConnConfig))
+	need.Same(t, []string{"second", "second"}, []string{config.ConnConfig.Password, pool.OutsideConfig().Password}, "the passwords of new connections")
 }
 
 // TestStatementsMayEnd: a statement that ends soon after its context does not cost its connection.

@@ -275,7 +275,7 @@ func (r *replica) poll(ctx context.Context, all *Replicas) (Position, error) {
 func (r *replica) connect(ctx context.Context, primary *DB) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	config := r.db.outside.Copy()
+	config := r.db.outsideConfig()
 	config.RuntimeParams["application_name"] = "petstore replica poll"
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
