@@ -159,6 +159,7 @@ for limit, one in ((values["GOMEMLIMIT"], container), (own["GOMEMLIMIT"], delive
 startup = container["startupProbe"]
 wait = seconds(re.search(r'env:"PETSTORE_STARTUP_WAIT" envDefault:"(\w+)"', config)[1])
 check(startup["periodSeconds"] * startup["failureThreshold"] > wait, "the startup probe kills the pod while it waits for the database")
+check(workers["spec"]["minReadySeconds"] > wait, "a worker that does not reach the database replaces one that does")
 
 if mistakes:
     sys.exit("\n".join(mistakes))
