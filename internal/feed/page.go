@@ -65,8 +65,14 @@ type ExpiredError struct {
 
 func (e *ExpiredError) Error() string { return fmt.Sprintf("feed: no event %s", e.Cursor) }
 
-// Find reads a page of the feed. The error is an [*ExpiredError], [pgx.ErrNoRows] if the
-// account is deleted, or comes from the database.
+// isNext reports whether the feed begins with the event after the cursor. Then only events up to
+// the cursor are deleted.
+func (e *ExpiredError) isNext() bool {
+	return e.Oldest != nil && e.Oldest.Sequence == e.Cursor.Sequence+1
+}
+
+// Find reads a page of the feed. After a deleted event, it reads on if the next one is kept. The
+// error is an [*ExpiredError], [pgx.ErrNoRows] if the account is deleted, or comes from the database.
 func Find(ctx context.Context, queries *db.Queries, q *Query) (Page, error) {
 	end, err := queries.FeedEnd(ctx, q.Account)
 	if err != nil {
@@ -103,7 +109,10 @@ func Find(ctx context.Context, queries *db.Queries, q *Query) (Page, error) {
 		return Page{}, err
 	}
 	if q.After != nil && first > 0 && (len(rows) == 0 || rows[0].Sequence != first || rows[0].Nonce != int64(q.After.Nonce)) {
-		return Page{}, expired(ctx, queries, q.Account, *q.After)
+		err := expired(ctx, queries, q.Account, *q.After)
+		if e, is := errors.AsType[*ExpiredError](err); !is || !e.isNext() {
+			return Page{}, err
+		}
 	}
 	return q.page(rows, first, newest), nil
 }
