@@ -16,7 +16,7 @@ FROM events
 WHERE account_id = $1
   AND sequence >= $2
   AND sequence <= $3
-  AND (type = ANY ($4::text[]) OR sequence IN ($2, $3))
+  AND (coalesce(cardinality($4::text[]), 0) = 0 OR type = ANY ($4) OR sequence IN ($2, $3))
 ORDER BY sequence
 LIMIT (SELECT $5::int)
 `
@@ -38,8 +38,8 @@ type EventListRow struct {
 	Data      []byte
 }
 
-// Returns the events of some types in a range of numbers. The first and the last of the
-// range are returned whatever their type, because the cursors of a page name them.
+// Returns the events of some types in a range of numbers; without types, all. The first and the
+// last of the range are returned whatever their type, because the cursors of a page name them.
 func (q *Queries) EventList(ctx context.Context, arg EventListParams) ([]EventListRow, error) {
 	rows, err := q.db.Query(ctx, eventList,
 		arg.AccountID,

@@ -16,7 +16,7 @@ FROM events
 WHERE account_id = $1
   AND sequence >= $2
   AND sequence <= $3
-  AND (type = ANY ($4::text[]) OR sequence IN ($2, $3))
+  AND ('*' = ANY ($4::text[]) OR type = ANY ($4) OR sequence IN ($2, $3))
 ORDER BY sequence
 LIMIT (SELECT $5::int)
 `
@@ -35,8 +35,8 @@ type ReplayEventsRow struct {
 	Type     string
 }
 
-// Returns events of some types in a range of numbers. The first and the last of the range
-// are returned whatever their type, because cursors name them.
+// Returns events of some types in a range of numbers; * means all types. The first and the last
+// of the range are returned whatever their type, because cursors name them.
 func (q *Queries) ReplayEvents(ctx context.Context, arg ReplayEventsParams) ([]ReplayEventsRow, error) {
 	rows, err := q.db.Query(ctx, replayEvents,
 		arg.AccountID,

@@ -34,14 +34,14 @@ ORDER BY sequence
 LIMIT 1;
 
 -- name: EventList :many
--- Returns the events of some types in a range of numbers. The first and the last of the
--- range are returned whatever their type, because the cursors of a page name them.
+-- Returns the events of some types in a range of numbers; without types, all. The first and the
+-- last of the range are returned whatever their type, because the cursors of a page name them.
 SELECT sequence, created_at, nonce, type, subject, data
 FROM events
 WHERE account_id = @account_id
   AND sequence >= @first
   AND sequence <= @last
-  AND (type = ANY (@types::text[]) OR sequence IN (@first, @last))
+  AND (coalesce(cardinality(@types::text[]), 0) = 0 OR type = ANY (@types) OR sequence IN (@first, @last))
 ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 

@@ -176,14 +176,14 @@ WHERE account_id = @account_id
 RETURNING id, event_id, type, status, attempts, next_attempt_at, created_at;
 
 -- name: ReplayEvents :many
--- Returns events of some types in a range of numbers. The first and the last of the range
--- are returned whatever their type, because cursors name them.
+-- Returns events of some types in a range of numbers; * means all types. The first and the last
+-- of the range are returned whatever their type, because cursors name them.
 SELECT sequence, nonce, type
 FROM events
 WHERE account_id = @account_id
   AND sequence >= @first
   AND sequence <= @last
-  AND (type = ANY (@types::text[]) OR sequence IN (@first, @last))
+  AND ('*' = ANY (@types::text[]) OR type = ANY (@types) OR sequence IN (@first, @last))
 ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 

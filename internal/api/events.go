@@ -102,9 +102,6 @@ func readFeedQuery(c *gin.Context) (*feed.Query, error) {
 		}
 		q.After, q.Latest = &id, false
 	}
-	if len(q.Types) == 0 {
-		q.Types = eventTypes
-	}
 	return q, nil
 }
 

@@ -324,6 +324,24 @@ func TestEventFilter(t *testing.T) {
 	}
 }
 
+// TestLaterTypes: while a program of a later version runs too, events can have a type that this one
+// does not know. A stream without a filter has them, and a webhook for all types gets them again.
+func TestLaterTypes(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook := p.newWebhook("*")
+	p.addEvents(p.accountID(), 1, "pet.groomed")
+	p.addEvents(p.accountID(), 1, "store.reset")
+	p.dispatchAll()
+	p.stream("/events").wantNext("event", "pet.groomed")
+	p.stream("/events?type=store.reset").wantNext("event", "store.reset")
+	for what, want := range map[string]int{`{}`: 2, `{"types": ["store.reset"]}`: 1} {
+		got := decode[replayed](p.post(hook.path()+"/replay", json.RawMessage(what)).want(202))
+		need.Same(t, want, got.Deliveries, "deliveries of a replay of %s", what)
+		p.deliverAll()
+	}
+}
+
 // TestExpiredCursor checks cursors that are not in the feed.
 func TestExpiredCursor(t *testing.T) {
 	t.Parallel()

@@ -19,8 +19,6 @@ import (
 const (
 	// page is the maximum number of rows that one statement reads or inserts.
 	page = 1000
-	// allTypes in the types of a webhook means all.
-	allTypes = "*"
 	// lockedPause is the time until the next look at webhooks that somebody else had locked.
 	lockedPause = 20 * time.Millisecond
 )
@@ -243,15 +241,10 @@ func (w *Worker) dispatchTo(ctx context.Context, queries *db.Queries, webhooks [
 // addDeliveries adds the deliveries of the events that a webhook gets.
 func addDeliveries(made *db.DeliveriesInsertParams, to db.DispatchLockRow, events []db.DispatchEventsRow) {
 	for _, e := range events {
-		if to.AfterSequence < e.Sequence && e.Sequence <= *to.UntilSequence && wants(to.Types, e.Type) {
+		if to.AfterSequence < e.Sequence && e.Sequence <= *to.UntilSequence && webhook.Wants(to.Types, e.Type) {
 			webhook.AddDelivery(made, to.ID, e.Type, event.IDOf(made.AccountID, e.Sequence, e.Nonce))
 		}
 	}
-}
-
-// wants reports whether a webhook with some types gets an event of a type.
-func wants(types []string, eventType string) bool {
-	return slices.Contains(types, eventType) || slices.Contains(types, allTypes)
 }
 
 // seconds returns a duration from PostgreSQL.

@@ -183,11 +183,11 @@ func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (left res
 }
 
 // settlePageOf adapts messages to a locked webhook, and returns the events about them.
-func settlePageOf(ctx context.Context, queries *db.Queries, to endpoint, webhook db.WebhookLockRow, ids []string) ([]event.Event, error) {
-	if webhook.Status == "enabled" && wants(webhook.Types, messageQueued) {
+func settlePageOf(ctx context.Context, queries *db.Queries, to endpoint, locked db.WebhookLockRow, ids []string) ([]event.Event, error) {
+	if locked.Status == "enabled" && webhook.Wants(locked.Types, messageQueued) {
 		queued, err := eventsOf(ctx, queries, to.AccountID, ids)
 		if err == nil {
-			err = catchUp(ctx, queries, to, webhook.AfterSequence, queued)
+			err = catchUp(ctx, queries, to, locked.AfterSequence, queued)
 		}
 		if err != nil {
 			return nil, err

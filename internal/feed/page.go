@@ -26,7 +26,7 @@ type Query struct {
 	Source  event.Source
 	After   *event.ID // nil: from the oldest that is kept
 	Latest  bool      // whether to begin at the end
-	Types   []string
+	Types   []string  // none: all, with those that only other versions of Petstore know
 	Limit   int
 }
 
@@ -143,7 +143,7 @@ func (q *Query) page(rows []db.EventListRow, first int64, newest event.ID) Page 
 			continue
 		}
 		page.Next = event.IDOf(q.Account, row.Sequence, row.Nonce)
-		if slices.Contains(q.Types, row.Type) {
+		if len(q.Types) == 0 || slices.Contains(q.Types, row.Type) {
 			page.Events = append(page.Events, event.Represent(q.Account, q.Source, row))
 		}
 	}

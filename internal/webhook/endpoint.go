@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,11 @@ const (
 
 // AnyType in the types of a webhook means all types.
 const AnyType = "*"
+
+// Wants reports whether a webhook with some types gets an event of a type.
+func Wants(types []string, eventType string) bool {
+	return slices.Contains(types, eventType) || slices.Contains(types, AnyType)
+}
 
 // The statuses of a webhook, and why one that a request has disabled is disabled.
 const (

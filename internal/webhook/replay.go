@@ -54,21 +54,17 @@ func NewReplay(queries *db.Queries, account int64, isSandbox bool, to db.Webhook
 // types returns the types that the webhook has and the request wants. A request without
 // types wants all.
 func (r Replay) types(wanted []string) []string {
-	has := r.to.Types
-	if slices.Contains(has, AnyType) {
-		has = event.TypeNames()
-	}
 	if wanted == nil {
-		return has
+		return r.to.Types
 	}
-	return slices.DeleteFunc(slices.Clone(has), func(name string) bool { return !slices.Contains(wanted, name) })
+	return slices.DeleteFunc(slices.Clone(wanted), func(name string) bool { return !Wants(r.to.Types, name) })
 }
 
 // Start returns the number of the event after which a replay begins. If after is nil, the
 // replay begins with the oldest event that is kept. The error is the one of [feed.Find].
 func (r Replay) Start(ctx context.Context, after *event.ID) (int64, error) {
 	if after != nil {
-		_, err := feed.Find(ctx, r.queries, &feed.Query{Account: r.account, After: after, Types: event.TypeNames(), Limit: 1})
+		_, err := feed.Find(ctx, r.queries, &feed.Query{Account: r.account, After: after, Limit: 1})
 		return after.Sequence, err
 	}
 	oldest, err := r.queries.EventOldest(ctx, r.account)
@@ -112,7 +108,7 @@ func (r Replay) Run(ctx context.Context, after int64, wanted []string) (deliveri
 		if row.Sequence == last && last < r.to.AfterSequence {
 			next = &id
 		}
-		if row.Sequence == after || pending[row.Sequence] || !slices.Contains(types, row.Type) {
+		if row.Sequence == after || pending[row.Sequence] || !Wants(types, row.Type) {
 			continue
 		}
 		AddDelivery(&insert, r.to.ID, row.Type, id)
