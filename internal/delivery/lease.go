@@ -359,7 +359,7 @@ func (w *Worker) sweepWebhooks(ctx context.Context) error {
 					count[row.IsFailing]++
 				}
 				oldest[row.IsFailing] = max(oldest[row.IsFailing], row.DueFor)
-				if row.IsFree && !row.IsFailing {
+				if row.IsFree && !row.IsSlow {
 					unclaimed = max(unclaimed, row.DueFor)
 				}
 				switch {

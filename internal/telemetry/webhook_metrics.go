@@ -59,7 +59,7 @@ func newWebhookMetrics(made promauto.Factory) webhookMetrics {
 		}, []string{"failing"}),
 		unclaimed: made.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "petstore_webhook_oldest_unclaimed_seconds",
-			Help: "How long the oldest delivery has been due, over the webhooks that work and to which no process delivers. Every process reports the same number.",
+			Help: "How long the oldest delivery has been due, over the webhooks that neither fail nor are slow and to which no process delivers. Every process reports the same number.",
 		}, nil),
 	}
 }
@@ -93,8 +93,8 @@ func (m *Metrics) SetDue(isFailing bool, count int, oldest float64) {
 	m.webhooks.oldest.WithLabelValues(label).Set(oldest)
 }
 
-// SetOldestUnclaimed sets the seconds that the oldest delivery has been due, over the webhooks that work
-// and to which no process delivers.
+// SetOldestUnclaimed sets the seconds that the oldest delivery has been due, over the webhooks to
+// which no process delivers. Those that fail or are slow do not count.
 func (m *Metrics) SetOldestUnclaimed(oldest float64) {
 	m.webhooks.unclaimed.WithLabelValues().Set(oldest)
 }
