@@ -44,6 +44,8 @@ func settleMessages(ctx context.Context, queries *db.Queries, accountID int64, i
 	if len(ids) == 0 {
 		return nil, nil
 	}
+	// A batch can have two deliveries of a message: one that a request has retried, and one of [catchUp].
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	locked, err := queries.MessagesLock(ctx, db.MessagesLockParams{AccountID: accountID, Ids: ids, PageSize: page})
 	if err != nil || len(locked) == 0 {
 		return nil, err

@@ -677,7 +677,8 @@ func TestFailureCountsOnce(t *testing.T) {
 }
 
 // TestResetBeforeSettling: a reset can give the id of a message to another one just before a
-// transaction locks it. The deliveries of the earlier one do not decide about it.
+// transaction locks it. The deliveries of the earlier one do not decide about it. Later, two of its own
+// in one batch decide once.
 func TestResetBeforeSettling(t *testing.T) {
 	t.Parallel()
 	var reset func() // before the first statement that locks messages
@@ -701,12 +702,15 @@ func TestResetBeforeSettling(t *testing.T) {
 		queue(2)
 	}
 	settle := func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
-		return settleMessages(ctx, queries, to.AccountID, []string{id}, time.Time{})
+		return settleMessages(ctx, queries, to.AccountID, []string{id, id}, time.Time{})
 	}
 	need.OK(t, l.worker.change(t.Context(), to.AccountID, to.AccountID, settle))
 	if status := valueOf[string](l, "SELECT status FROM messages"); status != "queued" || reset != nil {
 		t.Errorf("the new message is %s, and the store is reset: %t", status, reset == nil)
 	}
+	l.exec("UPDATE webhook_deliveries SET sequence = 2; UPDATE account_state SET last_sequence = 2")
+	need.OK(t, l.worker.change(t.Context(), to.AccountID, to.AccountID, settle))
+	need.Same(t, 1, valueOf[int](l, "SELECT count(*) FROM events WHERE type = 'message.delivered'"), "events")
 }
 
 // TestAnnounce: those that wait for events are woken after a commit with events.
