@@ -159,10 +159,10 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 		}
 		finish(response.Body, cancel)
 	}
+	d.options.Metrics.WebhookAttempted(r.outcome(), r.took) // an injected fault says nothing about receivers
 	if loses && r.isSuccess() {
 		r.httpStatus, r.retryAfter, r.problem = 0, 0, webhook.LostResponse
 	}
-	d.options.Metrics.WebhookAttempted(r.outcome(), r.took)
 	return r
 }
 

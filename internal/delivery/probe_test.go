@@ -3,6 +3,8 @@ package delivery_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,12 +104,14 @@ func TestInjectedFaults(t *testing.T) {
 }
 
 // TestNewRule: a rule applies to the next delivery, although the worker has just found that there was none.
+// In the metrics, the response that it drops counts.
 func TestNewRule(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
 	inside := f.sandbox()
 	inside.webhook(receive(t, nil).url, "pet.created")
-	worker := f.work()
+	options := f.options()
+	worker := f.workWith(options)
 	inside.emit(pets(1, 1)...)
 	worker.Wake(inside.account)
 	await(f, "delivered", "SELECT coalesce((SELECT status FROM webhook_deliveries), '')")
@@ -116,4 +120,9 @@ func TestNewRule(t *testing.T) {
 	worker.Wake(inside.account)
 	await(f, 2, "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
 	has(f, webhook.LostResponse, "SELECT coalesce(attempts -> 0 ->> 'error', '') FROM webhook_deliveries WHERE sequence = 2")
+	told := httptest.NewRecorder()
+	options.Metrics.Handler().ServeHTTP(told, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if strings.Contains(told.Body.String(), `outcome="unreachable"`) {
+		t.Error("the dropped response counts as unreachable")
+	}
 }
