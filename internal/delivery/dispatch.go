@@ -97,8 +97,11 @@ func (w *Worker) sweepAccounts(ctx context.Context) error {
 			}
 		}
 	})
-	if err == nil {
+	switch {
+	case err == nil:
 		w.options.Metrics.SetUndispatchedEvents(undispatched)
+	case ctx.Err() == nil: // the worker does not stop
+		w.options.Metrics.ForgetUndispatchedEvents()
 	}
 	return err
 }

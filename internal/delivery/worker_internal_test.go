@@ -276,15 +276,16 @@ func TestOldestDelivery(t *testing.T) {
 }
 
 // TestMetricsOfUnreachableDatabase: a worker that does not reach the database no longer reports what
-// it has read before.
+// it has read before. Each sweep forgets what it has read itself.
 func TestMetricsOfUnreachableDatabase(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	names := []string{
-		"petstore_webhook_undispatched_events", `petstore_webhooks_due{failing="false"}`, `petstore_webhook_oldest_due_seconds{failing="true"}`,
+	events := []string{"petstore_webhook_undispatched_events"}
+	webhooks := []string{
+		`petstore_webhooks_due{failing="false"}`, `petstore_webhook_oldest_due_seconds{failing="true"}`,
 		"petstore_webhook_oldest_unclaimed_seconds", "petstore_webhooks_failing",
 	}
-	reports := func(want string) {
+	reports := func(want string, names []string) {
 		t.Helper()
 		for _, name := range names {
 			if got := scrape(t, l.worker, name); got != want {
@@ -293,12 +294,17 @@ func TestMetricsOfUnreachableDatabase(t *testing.T) {
 		}
 	}
 	need.OK(t, errors.Join(l.worker.sweepAccounts(t.Context()), l.worker.sweepWebhooks(t.Context()), l.worker.countFailing(t.Context())))
-	reports("0")
+	reports("0", slices.Concat(events, webhooks))
 	l.worker.db.Close()
+	if err := l.worker.sweepAccounts(t.Context()); err == nil {
+		t.Error("a worker dispatches without a database")
+	}
+	reports("", events)
+	reports("0", webhooks)
 	if err := l.worker.sweepWebhooks(t.Context()); err == nil {
 		t.Error("a worker drains without a database")
 	}
-	reports("")
+	reports("", webhooks)
 }
 
 // TestLookAt: a worker that is woken dispatches what there is, and remembers the accounts

@@ -99,9 +99,12 @@ func (m *Metrics) SetOldestUnclaimed(oldest float64) {
 	m.webhooks.unclaimed.WithLabelValues().Set(oldest)
 }
 
-// ForgetWebhooks removes what the process cannot know, because it does not reach the database.
+// ForgetUndispatchedEvents removes the number of these events, because the process cannot read it.
+func (m *Metrics) ForgetUndispatchedEvents() { m.webhooks.waiting.Reset() }
+
+// ForgetWebhooks removes the numbers about webhooks, because the process cannot read them.
 func (m *Metrics) ForgetWebhooks() {
-	for _, known := range []*prometheus.GaugeVec{m.webhooks.waiting, m.webhooks.due, m.webhooks.oldest, m.webhooks.unclaimed, m.webhooks.failing} {
+	for _, known := range []*prometheus.GaugeVec{m.webhooks.due, m.webhooks.oldest, m.webhooks.unclaimed, m.webhooks.failing} {
 		known.Reset()
 	}
 }
