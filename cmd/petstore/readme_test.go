@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,5 +78,22 @@ func TestConfigurationIsDocumented(t *testing.T) {
 		if !strings.HasPrefix(name, "PETSTORE_TEST_") {
 			t.Errorf("docs/configuration.md documents %s, which the program does not read", name)
 		}
+	}
+}
+
+// TestSubcommandsAreDocumented compares the lists of subcommands in docs/commands.md with the program.
+func TestSubcommandsAreDocumented(t *testing.T) {
+	t.Parallel()
+	lists := regexp.MustCompile("(?m)^\\* `petstore (\\w+)` .*: `(.*)`\\.$")
+	for _, match := range lists.FindAllStringSubmatch(readFile(t, "../../docs/commands.md"), -1) {
+		command, _, err := (&program{}).rootCommand().Find(match[1:2])
+		need.OK(t, err)
+		var names []string
+		for _, one := range command.Commands() {
+			names = append(names, one.Name())
+		}
+		documented := strings.Split(match[2], "`, `")
+		slices.Sort(documented)
+		need.Same(t, names, documented, "the subcommands of %s (want: the program, got: the text)", match[1])
 	}
 }
