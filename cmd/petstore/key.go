@@ -246,7 +246,10 @@ the grace period. Without one it stops within a second on every server.`,
 
 func (p *program) rotateKey(ctx context.Context, database *postgres.DB, key db.APIKeyFindRow, grace time.Duration) error {
 	secret, err := postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (auth.Secret, error) {
-		_, secret, err := auth.Rotate(ctx, db.New(tx), key.AccountID, key.ID, grace)
+		rotated, secret, err := auth.Rotate(ctx, db.New(tx), key.AccountID, key.ID, grace)
+		if err == nil && rotated.ExpiresAt != nil && !time.Now().Before(*rotated.ExpiresAt) {
+			err = fmt.Errorf("the API key %d %s (%s) has expired, and a new secret would not work; create another key with petstore key create", key.ID, key.Prefix, key.Name)
+		}
 		return secret, err
 	})
 	if errors.Is(err, auth.ErrNoKey) {

@@ -342,6 +342,10 @@ func TestRotateKey(t *testing.T) {
 		wantRefusal(t, environ, "2 API keys have the prefix", "key", command, prefix(third))
 	}
 	works(third)
+	pgtest.Exec(t, database.Pool, "UPDATE api_keys SET expires_at = now() WHERE id = 1002")
+	for range 2 { // the first has changed nothing
+		wantRefusal(t, environ, "the API key 1002 "+prefix(third)+" (default) has expired", "key", "rotate", "1002")
+	}
 	must(t, environ, "key", "revoke", "1001")
 	wantRefusal(t, environ, "is revoked", "key", "rotate", "1001")
 }
