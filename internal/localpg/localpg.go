@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"petstore/internal/sleep"
 )
@@ -128,7 +130,8 @@ func socketOf(lock *os.File) string {
 
 // URL returns the libpq URL of a database of the cluster.
 func (c *Cluster) URL(database string) string {
-	// all of them, because variables such as PGPORT and PGCHANNELBINDING would apply otherwise
+	// Variables such as PGPORT and PGCHANNELBINDING would apply otherwise. The clients of PostgreSQL 15 reject
+	// require_auth and sslcertmode, so [Cluster.awaitReady] reports their variables.
 	query := url.Values{
 		"host": {c.socket}, "port": {port}, "user": {superuser},
 		"sslmode": {"disable"}, "channel_binding": {"disable"}, "target_session_attrs": {"any"}, "options": {""},
@@ -417,10 +420,21 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 			return c.err
 		default:
 		}
+		if ctx.Err() == nil && !isStarting(err) {
+			return fmt.Errorf("no connection to postgres is possible: %w; if a variable such as PGSERVICE is for another server, unset it", err)
+		}
 		if !sleep.For(ctx, pollInterval) {
 			return fmt.Errorf("postgres is not ready: %w: %w", context.Cause(ctx), err)
 		}
 	}
+}
+
+// isStarting reports whether a connection failed because the server starts or ends: it has no socket, is slow,
+// closes the connection, or says so (cannot_connect_now).
+func isStarting(err error) bool {
+	_, isSocket := errors.AsType[syscall.Errno](err)
+	refused, isSQL := errors.AsType[*pgconn.PgError](err)
+	return isSocket || pgconn.Timeout(err) || errors.Is(err, io.ErrUnexpectedEOF) || isSQL && refused.Code == "57P03"
 }
 
 // lastLines returns the last five lines of a program's output.

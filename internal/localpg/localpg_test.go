@@ -160,6 +160,21 @@ func TestKilledOwner(t *testing.T) {
 	}
 }
 
+// TestRefusedClient: a start ends with the cause if variables keep all clients out, and does not wait.
+func TestRefusedClient(t *testing.T) {
+	options := options(t, pgtest.Dir(t))
+	need.OK(t, start(t, options).Stop(t.Context()))
+	for variable, value := range map[string]string{"PGREQUIREAUTH": "scram-sha-256", "PGSSLCERTMODE": "require", "PGSERVICE": "gone"} {
+		t.Run(variable, func(t *testing.T) {
+			t.Setenv(variable, value)
+			_, err := localpg.Start(t.Context(), options)
+			if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "unset it") {
+				t.Errorf("the start ends with %v", err)
+			}
+		})
+	}
+}
+
 // TestOrphan starts a detached server and loses it, like a process that is killed.
 // The next start replaces it.
 func TestOrphan(t *testing.T) {
