@@ -120,9 +120,11 @@ func (f fields) body() []byte {
 	return append(text, '}')
 }
 
-// hash identifies a row by its content. It does not depend on the order of the fields.
+// hash identifies a row by its content. It does not depend on the order of the fields or on escapes in texts.
 func (r *row) hash() uint64 {
-	sum := sha256.Sum256(append([]byte(r.resource.Kind), r.body()...))
+	content := jsontext.Value(r.body())
+	_ = content.Format() // valid JSON
+	sum := sha256.Sum256(append([]byte(r.resource.Kind), content...))
 	return binary.BigEndian.Uint64(sum[:])
 }
 
