@@ -40,8 +40,9 @@ write.
 
 A journal beside the file has the ids of the rows. After an interruption, the same command
 without --again continues. A row that the server refuses does not stop the others. Correct
-such rows and run the command again: it sends only rows that were not imported. Import
-waits while the server limits the rate or is away.
+such rows and run the command again: it sends only rows that were not imported. Other
+input from stdin or a pipe is a new import, so give it only these rows. Import waits while
+the server limits the rate or is away.
 
 Nobody knows whether rows that were on their way at an interruption have arrived. Import
 sends them again with the same API key for 23 hours, because the server then recognizes
@@ -161,15 +162,19 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 		summary, err = job.Run(ctx)
 		p.status("")
 	}
-	done := summary.Imported + summary.Before
+	done, again := summary.Imported+summary.Before, o.sameCommand()
+	if source.IsCopy() {
+		again += " on the same input"
+		report.isCopy = report.isCopy || summary.Failed > 0
+	}
 	if ctx.Err() != nil && !o.dryRun {
-		return fmt.Errorf("interrupted; %d of %d rows of %s are imported; run %s to continue", done, summary.Rows, source.Name, o.sameCommand())
+		return fmt.Errorf("interrupted; %d of %d rows of %s are imported; run %s to continue", done, summary.Rows, source.Name, again)
 	}
 	if _, isChoice := errors.AsType[*transfer.ChoiceError](err); isChoice {
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("%d of %d rows of %s are imported: %w; run %s %s", done, summary.Rows, source.Name, err, o.sameCommand(), toContinue(err))
+		return fmt.Errorf("%d of %d rows of %s are imported: %w; run %s %s", done, summary.Rows, source.Name, err, again, toContinue(err))
 	}
 	if o.json {
 		return p.printJSON(summary)
@@ -221,10 +226,11 @@ func (c *client) wasReset(ctx context.Context, after string) (end string, is boo
 
 // importReport prints mistakes in rows, the progress, and why import waits.
 type importReport struct {
-	p     *program
-	file  *os.File // of the mistakes; nil: stderr
-	rows  int      // with mistakes
-	wrote error
+	p      *program
+	file   *os.File // of the mistakes; nil: stderr
+	rows   int      // with mistakes
+	isCopy bool     // some of them, see [transfer.Source.IsCopy]
+	wrote  error
 
 	latest  atomic.Pointer[transfer.Summary] // nil: no row of the file has ended
 	waiting sync.Mutex
@@ -272,7 +278,11 @@ func (r *importReport) err(o importOptions) error {
 	if o.dryRun {
 		return fmt.Errorf("rows with mistakes: %d%s", r.rows, where)
 	}
-	return fmt.Errorf("rows that were not imported: %d%s; correct them and run %s, which sends only these", r.rows, where, o.sameCommand())
+	next := "run " + o.sameCommand() + ", which sends only these"
+	if r.isCopy {
+		next = "import only these, because other input from stdin or a pipe is a new import"
+	}
+	return fmt.Errorf("rows that were not imported: %d%s; correct them and %s", r.rows, where, next)
 }
 
 // importing returns a function that shows the progress, the rate and the time left in one line of a terminal.

@@ -259,6 +259,24 @@ func TestCorrectOneRow(t *testing.T) {
 	}
 }
 
+// TestImportOfStdin: only the same input continues an import of stdin, as its errors say.
+func TestImportOfStdin(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for text, test := range map[string]struct {
+		of   *store
+		want string
+	}{
+		"name\nDogs\n\" \"\n": {s, "rows that were not imported: 1; correct them and import only these, because other input from stdin or a pipe is a new import"},
+		"name\nCats\n":        {s.withKey("read"), "; run the same command again on the same input with a key of the same account and the scope write"},
+	} {
+		_, _, err := executeIn(t, s.dir, test.of.environ, text, "import", "-", "--resource", "categories")
+		if err == nil || !strings.HasSuffix(err.Error(), test.want) {
+			t.Errorf("with the input %q: %v, want %s", text, err, test.want)
+		}
+	}
+}
+
 // TestInterruptedReading: signals end commands that wait for their input.
 func TestInterruptedReading(t *testing.T) {
 	t.Parallel()

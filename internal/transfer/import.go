@@ -101,7 +101,7 @@ func (i *Import) Run(ctx context.Context) (Summary, error) {
 // open opens the journal and decides about the rows in doubt.
 func (r *run) open(ctx context.Context) error {
 	name := r.Source.Name
-	if r.Source.spool != "" {
+	if r.Source.IsCopy() {
 		name = filepath.Join(r.Dir, "stdin."+r.Source.digest[:12])
 	}
 	h := header{Digest: r.Source.digest}

@@ -60,6 +60,10 @@ func Open(ctx context.Context, name, resource string, stdin io.Reader) (*Source,
 	return s, nil
 }
 
+// IsCopy reports whether the file was read from stdin or a pipe. The journal then belongs to the content, because
+// the next input may be another one.
+func (s *Source) IsCopy() bool { return s.spool != "" }
+
 // copy copies a file that can be read only once. It ends with ctx, although open and read can wait for
 // another program.
 func (s *Source) copy(ctx context.Context, name string, in io.Reader) error {
@@ -88,7 +92,7 @@ func copyAll(to io.Writer, name string, in io.Reader) error {
 
 // Close removes the temporary copy.
 func (s *Source) Close() {
-	if s.spool != "" {
+	if s.IsCopy() {
 		_ = os.Remove(s.spool) // it is in a temporary folder
 	}
 }
