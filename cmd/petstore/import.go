@@ -46,8 +46,8 @@ the server limits the rate or is away.
 
 Nobody knows whether rows that were on their way at an interruption have arrived. Import
 sends them again with the same API key for 23 hours, because the server then recognizes
-them. Later, with another key, or in a file of inventory, --in-doubt says what to do
-with them.`,
+them. Later, with another key, without their category, or in a file of inventory,
+--in-doubt says what to do with them.`,
 		Example: "  petstore import categories.csv pets.csv\n  petstore import pets.ndjson.gz --errors errors.ndjson\n  petstore export | petstore import - --url https://other.example",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

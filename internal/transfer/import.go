@@ -78,6 +78,7 @@ type run struct {
 	mapped     map[*Resource]map[int64]int64 // new ids by the ids of an archive
 	categories map[string]int64              // by the key of the name; 0: there is none
 	refused    map[int64]bool                // lines of an inventory
+	lacking    []int64                       // lines of rows in doubt whose category is missing
 }
 
 // Run imports the rows that are not imported yet. The error is nil if rows have failed, and ctx.Err if
@@ -174,11 +175,16 @@ func (r *run) decide(ctx context.Context) error {
 			if !slices.Contains(lines, one.line) {
 				return nil
 			}
-			return r.journal.note(formatDone(one.line, skippedID, one.hash()))
+			return r.journal.note(formatDone(one.line, unknownID, one.hash()))
 		})
 	default:
-		return &ChoiceError{fmt.Sprintf("the import of %s was interrupted when %s, and now the server may not recognize them, because %s; look whether they are in the store, then add --in-doubt skip or --in-doubt send", r.Source.Name, onTheirWay(lines), why)}
+		return r.choice(lines, why)
 	}
+}
+
+// choice returns the error for rows in doubt that import cannot send.
+func (r *run) choice(lines []int64, why string) error {
+	return &ChoiceError{fmt.Sprintf("the import of %s was interrupted when %s, and now the server may not recognize them, because %s; look whether they are in the store, then add --in-doubt skip or --in-doubt send", r.Source.Name, onTheirWay(lines), why)}
 }
 
 // ChoiceError says that the same import would fail again, and what to do instead.
@@ -278,6 +284,9 @@ func (r *run) pass(ctx context.Context) error {
 	if err == nil {
 		err = context.Cause(ctx)
 	}
+	if err == nil && len(r.lacking) > 0 {
+		err = r.choice(slices.Sorted(slices.Values(r.lacking)), "their category is missing")
+	}
 	return err
 }
 
@@ -328,13 +337,22 @@ func (r *run) handle(ctx context.Context, one *row) {
 		err = r.fail(one, wrong)
 	case isRefused:
 		err = errors.Join(err, r.unsent(one))
+	case errors.Is(err, errLacking): // the others come first, so that one error lists all of them
+		r.mu.Lock()
+		r.lacking = append(r.lacking, one.line)
+		r.mu.Unlock()
+		err = nil
 	case err != nil: // the row is in doubt
 	case r.final:
 		err = r.journal.write(formatSettled(one.line))
 	default:
 		r.remember(one.resource, old, id)
+		count := &r.summary.Imported
+		if id == unknownID {
+			count = &r.summary.Before
+		}
 		r.reporting.Lock()
-		r.summary.Imported++
+		*count++
 		r.reporting.Unlock()
 		err = r.journal.write(formatDone(one.line, id, hash))
 	}
@@ -359,7 +377,7 @@ func (r *run) fail(one *row, wrong RowErrors) error {
 	if r.Failed != nil {
 		r.Failed(wrong.in(r.Source, one))
 	}
-	one.inDoubt = false // the server has refused it
+	one.inDoubt = false // the server does not have it
 	return r.unsent(one)
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -141,6 +142,54 @@ func TestKeyInProgress(t *testing.T) {
 	}
 	if got, err := load(http.StatusCreated, `{"id":1}`); err != nil || got.Imported != 1 || len(keys) != 3 || keys[0] != keys[1] || keys[0] != keys[2] {
 		t.Errorf("again: %+v, %v, with the keys %q", got, err, keys)
+	}
+}
+
+// TestCategoryOfDoubt: a row in doubt whose category is missing is no mistake, because the server may have the row. If
+// another category has the name now, the server says that it has the row.
+func TestCategoryOfDoubt(t *testing.T) {
+	t.Parallel()
+	const missing = "the rows in the lines 2 3 were on their way, and now the server may not recognize them, because their category is missing; look"
+	for _, test := range []struct {
+		inDoubt, categories, mistake string
+		want                         transfer.Summary
+	}{
+		{"", "[]", missing, transfer.Summary{Rows: 3, Imported: 1}},
+		{"skip", "[]", "", transfer.Summary{Rows: 3, Imported: 1, Before: 2}},
+		{"send", "[]", "", transfer.Summary{Rows: 3, Imported: 1, Failed: 2}},
+		{"", `[{"id":2,"name":"Dogs"}]`, "", transfer.Summary{Rows: 3, Imported: 1, Before: 2}},
+	} {
+		path := filepath.Join(t.TempDir(), "pets.ndjson")
+		need.OK(t, os.WriteFile(path, []byte("\n"+strings.Repeat(`{"name":"Rex","category":"Dogs"}`+"\n", 2)+`{"name":"Tom","categoryId":7}`), 0o600))
+		load := func(inDoubt, categories string) (transfer.Summary, error) {
+			source := need.Value(transfer.Open(t.Context(), path, "", nil))(t)
+			defer source.Close()
+			send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
+				switch {
+				case r.Method == http.MethodGet:
+					return http.StatusOK, []byte(categories), nil
+				case strings.Contains(string(r.Body), `"categoryId":2`):
+					return http.StatusUnprocessableEntity, []byte(`{"code":"idempotency_key_reused","message":"No."}`), nil
+				default:
+					return http.StatusCreated, []byte(`{"id":1}`), nil
+				}
+			}
+			return (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 1, InDoubt: inDoubt}).Run(t.Context())
+		}
+		need.Value(load("", `[{"id":1,"name":"Dogs"}]`))(t)
+		journals, _ := filepath.Glob(path + "*.journal") // the pattern is right
+		journal := need.Value(os.ReadFile(journals[0]))(t)
+		lost := regexp.MustCompile(`(?m)^(\d|>4).*\n`).ReplaceAll(journal, nil) // a kill before all responses
+		need.OK(t, os.WriteFile(journals[0], lost, 0o600))
+		test.want.File = path
+		got, err := load(test.inDoubt, test.categories)
+		_, isChoice := errors.AsType[*transfer.ChoiceError](err)
+		if got != test.want || isChoice != (test.mistake != "") || isChoice && !strings.Contains(err.Error(), test.mistake) {
+			t.Errorf("--in-doubt %q with the categories %s: %+v, %v, want %+v", test.inDoubt, test.categories, got, err, test.want)
+		}
+		if got, err = load("", `[{"id":1,"name":"Dogs"}]`); err != nil || got.Imported+got.Before != 3 {
+			t.Errorf("after the correction: %+v, %v", got, err)
+		}
 	}
 }
 

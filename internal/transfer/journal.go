@@ -62,12 +62,12 @@ type begun struct {
 
 // accepted is a row that the server has accepted. The zero value is one that it has not.
 type accepted struct {
-	id   int64 // skippedID: unknown
+	id   int64 // may be unknownID
 	hash uint64
 }
 
-// skippedID is the id of a row that was in doubt and skipped.
-const skippedID = -1
+// unknownID is the id of a row that was in doubt, and that the server has in some form.
+const unknownID = -1
 
 type header struct {
 	Digest string `json:"digest"`

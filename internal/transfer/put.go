@@ -24,6 +24,10 @@ type refusedError struct{ error }
 
 func (e *refusedError) Unwrap() error { return e.error }
 
+// errLacking means that a row in doubt cannot be sent again, because its category is missing. An earlier import may
+// have sent it with the category that had the name then.
+var errLacking = errors.New("the category of a row in doubt is missing")
+
 // resource has the fields of resources that an import needs.
 type resource struct {
 	ID     int64  `json:"id"`
@@ -88,7 +92,13 @@ func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
 		}
 		text, _ := jsontext.AppendUnquote(nil, one.take(categoryName)) // valid JSON
 		id, err := r.categoryNamed(ctx, string(text))
-		if err != nil {
+		_, isLacking := errors.AsType[RowErrors](err)
+		switch {
+		case isLacking && one.inDoubt && r.InDoubt == "":
+			return 0, errLacking
+		case isLacking && one.inDoubt && r.InDoubt == "skip":
+			return unknownID, nil
+		case err != nil:
 			return 0, err
 		}
 		one.fields["categoryId"] = numberValue(id)
@@ -97,7 +107,11 @@ func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
 	if err := r.mapID(one, "categoryId", categories); err != nil {
 		return 0, err
 	}
-	return r.post(ctx, one)
+	id, err := r.post(ctx, one)
+	if wrong, isWrong := errors.AsType[RowErrors](err); isWrong && wrong[0].Code == "idempotency_key_reused" {
+		return unknownID, nil // the server has the row, with another category that had the name then
+	}
+	return id, err
 }
 
 // categoryNamed returns the id of the category with a name, and creates it if that is wanted.
