@@ -88,9 +88,7 @@ func TestNotReadyUntilSchemaFits(t *testing.T) {
 	leave := p.leaving(1, "GET", "/readyz", "", "X-Request-Id", "left")
 	need.OK(t, p.awaitWaiting(1))
 	leave() // which says nothing about the database
-	if lines := p.logged("left"); len(lines) != 1 || lines[0].Level != "INFO" || lines[0].Status != 499 {
-		t.Errorf("the log of a probe that left: %+v", lines)
-	}
+	p.wantLogged("left", logLine{Level: "INFO", Status: 499})
 	pgtest.Rollback(t, lock)
 	need.Contains(t, "the page of metrics", exposed(t, metrics), "petstore_ready 1\n")
 	migrations, err := postgres.OpenMigrations(t.Context(), database.OwnerURL)

@@ -801,6 +801,15 @@ func TestExpensiveRequests(t *testing.T) {
 			clock.move(time.Minute)
 		}
 	}
+	var leave func()
+	unlock := p.lockTable("orders", 1, func() {
+		leave = limited.leaving(1, "GET", "/store/orders?petId=1&complete=true", "", "X-Request-Id", "left")
+	})
+	leave()
+	limited.wantLogged("left", logLine{Level: "INFO", Status: 499})
+	unlock()
+	limited.get("/pets").want(200).wantLimit(policy, `"key";r=1;t=11`)
+	clock.move(time.Minute)
 	ten(limited.get("/store/inventory/summary").want(200))
 	limited.do("GET", "/pets/1001", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=11;t=1`)
 	clock.move(time.Minute)

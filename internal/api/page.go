@@ -156,14 +156,14 @@ func writePage[Row, Item any](s *Server, c *gin.Context, params *httpjson.Params
 	made, err := readPlaced(ctx, pages, placedKey{p.payer, what, weight}, func(ctx context.Context) (gate.Page, error) {
 		return readPage(ctx, s, p, l)
 	})
+	if hasEnded := c.Request.Context().Err() != nil; l.inVain && !p.counted && (err == nil || hasEnded) { // once: the gate may repeat a handler that fails in time
+		s.gate.Charge(c, gate.ExpensiveCost-1)
+	}
 	if err != nil {
 		return err
 	}
 	if err := s.gate.CheckKey(c); err != nil { // the read may have waited
 		return err
-	}
-	if l.inVain && !p.counted { // once: the gate may repeat a handler that fails
-		s.gate.Charge(c, gate.ExpensiveCost-1)
 	}
 	made.Total = total
 	return s.gate.WritePage(c, made)
