@@ -12,4 +12,10 @@ esac
 for file in "/var/lib/pgreceivewal/$1" "/var/lib/pgreceivewal/$1.partial"; do
 	if [ -f "$file" ]; then cp "$file" "$2" && exit 0 || exit 255; fi
 done
+# A folder that is missing, of another user, or copied into itself is a failure too.
+set -- /var/lib/pgreceivewal/0*
+if [ ! -f "$1" ]; then
+	echo "/var/lib/pgreceivewal has no WAL, or $(id -un) may not read it" >&2
+	exit 255
+fi
 exit 1
