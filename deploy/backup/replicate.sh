@@ -5,6 +5,9 @@
 #   createdb --owner=petstore_owner petstore   # on the new server, with the roles of the old one
 #   OWNER_URL=postgres://postgres@db1/petstore NEW_URL=postgres://postgres@db2/petstore ./replicate.sh
 #
+# The new server itself connects to OWNER_URL, with the ~/.pgpass of its system user. Nobody creates
+# partitions of events there, so run cutover.sh within four weeks.
+#
 # To give up, or before you run it again: drop the database of NEW_URL after DROP SUBSCRIPTION
 # petstore in it, and DROP PUBLICATION petstore in the one of OWNER_URL. A subscription that is only
 # forgotten makes the old server keep its WAL until the disk is full.
