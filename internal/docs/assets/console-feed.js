@@ -16,8 +16,9 @@ export function feedView(config, { store, place, signal, go }) {
   const news = h("p", { class: "unseen", role: "status" });
   const pause = h("button", { type: "button", class: "plain-button", "aria-pressed": "false", onclick: () => hold(!held) }, "Pause");
   const pages = h("nav", { class: "turn-pages", "aria-label": "Pages of the list" });
-  const tools = config.tools?.({ store, reload: () => begin(new URLSearchParams(shown)), query: () => new URLSearchParams(shown) }) ?? [];
-  const { element, heading, detail } = split({ title: config.title, tools: [state, h("div", { class: "buttons" }, pause, ...tools), h("div", { class: "filters" }, ...filters.map((one) => one.element))], list: list.element, empty });
+  const note = h("div"); // of a tool
+  const tools = config.tools?.({ store, signal, note, reload: () => begin(new URLSearchParams(shown)), query: () => new URLSearchParams(shown) }) ?? [];
+  const { element, heading, detail } = split({ title: config.title, tools: [state, h("div", { class: "buttons" }, pause, ...tools), h("div", { class: "filters" }, ...filters.map((one) => one.element)), note], list: list.element, empty });
   empty.after(pages);
   place.replaceChildren(element);
 

@@ -1,11 +1,10 @@
 // The requests of a sandbox, and the exchange of each.
 import { copyButton, write } from "./code.js";
-import { Failure } from "./console-api.js";
 import { action } from "./console-dialog.js";
 import { feedView } from "./console-feed.js";
 import { dayAndTime, fact, methodBadge, statusBadge, when } from "./console-list.js";
 import { curl } from "./console-curl.js";
-import { problem, read, run, session } from "./console-session.js";
+import { persist, read, session } from "./console-session.js";
 import { disabledDuring, h, siteURL } from "./dom.js";
 import { pretty } from "./json.js";
 
@@ -31,8 +30,8 @@ export function requestsView(context) {
       turn: ({ items, more, href }) => [more && h("a", { href: href({ before: items.at(-1).id }) }, "Older")],
       cells: requestCells,
       detail: exchange,
-      tools: ({ reload, query }) => [
-        h("button", { type: "button", class: "plain-button", onclick: (event) => download(event.currentTarget, store, query()) }, "Save HAR"),
+      tools: ({ reload, query, signal, note }) => [
+        h("button", { type: "button", class: "plain-button", onclick: ({ currentTarget }) => disabledDuring(currentTarget, () => download(store, query(), signal, note)) }, "Save HAR"),
         action("deleteRecordedRequests", { label: "Clear", title: "Clear the record", danger: true, note: `This deletes all recorded requests of ${store}.`, options: { path: { sandboxId: store } }, then: reload }),
       ],
     },
@@ -113,24 +112,21 @@ function message(title, { headers, body, bodyEncoding, bodySize }) {
 }
 
 // Downloads all requests that match, as one HTTP Archive.
-async function download(button, store, filters) {
-  const tools = button.closest(".tools");
-  tools.querySelector(".problem-note")?.remove(); // of the last attempt
-  try {
-    const archive = await disabledDuring(button, () => readArchive(store, filters));
-    const link = h("a", { href: URL.createObjectURL(new Blob([JSON.stringify(archive)], { type: "application/har+json" })), download: `${store}.har` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // after the download has begun
-  } catch (failure) {
-    if (!(failure instanceof Failure)) throw failure;
-    tools.append(problem(failure));
-  }
+async function download(store, filters, signal, note) {
+  note.replaceChildren(); // of the last attempt
+  const archive = await readArchive(store, filters, signal, note);
+  if (!archive) return;
+  const link = h("a", { href: URL.createObjectURL(new Blob([JSON.stringify(archive)], { type: "application/har+json" })), download: `${store}.har` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // after the download has begun
 }
 
-async function readArchive(store, filters) {
+async function readArchive(store, filters, signal, note) {
   let archive;
   for (let query = { ...Object.fromEntries(filters), limit: 200 }; query; ) {
-    const page = await read("listRecordedRequests", { path: { sandboxId: store }, query, headers: { Accept: "application/har+json" } });
+    const page = await persist(note, signal, () => read("listRecordedRequests", { path: { sandboxId: store }, query, headers: { Accept: "application/har+json" }, signal }));
+    if (!page) return undefined;
+    note.replaceChildren();
     if (archive) archive.log.entries.push(...page.data.log.entries);
     else archive = page.data;
     query = page.next;

@@ -62,7 +62,7 @@ export function stream(id, { store, onState, signal, ...options }) {
 
 // A key that has stopped working ends the session, or the access to the sandbox of the key.
 function noteEnd(failure, key, store) {
-  if (failure?.status !== 401 || !session.account) return; // no session to end
+  if (failure?.status !== 401) return;
   if (key === settings().key) {
     forgetKeys();
     session.account = undefined;
