@@ -3,6 +3,11 @@ import { curlHeader, quoted } from "./request.js";
 
 const left = /^(host|authorization|content-length|connection|accept-encoding|user-agent|transfer-encoding|x-forwarded-.*|x-request-id|traceparent|tracestate)$/i;
 
+const mostOfBody = 16_384; // bytes of a body in the record: MaxBody of the package exchange
+
+/** Reports whether the record has only a part of a body, or nothing. A redacted body is shorter, but whole. */
+export const isCut = ({ body, bodySize }) => bodySize > (body === "" ? 0 : mostOfBody);
+
 /**
  * Returns a curl command for a POSIX shell. It quotes all parts of the request, which may have any
  * characters. The key comes from the environment.
@@ -20,7 +25,7 @@ export function curl({ method, path, query, request }) {
   if (body !== "" && !headers.some(({ name }) => /^content-type$/i.test(name))) parts.push("-H Content-Type:"); // otherwise curl adds one
   if (body !== "") parts.push(binary ? "--data-binary @-" : `--data-raw ${quoted(body)}`);
   const notes = [
-    bodySize > bytes.length && `# The record has only ${bytes.length} of the ${bodySize} bytes of the body.`,
+    isCut(request) && `# The record has only ${bytes.length} of the ${bodySize} bytes of the body.`,
     JSON.stringify([target, headers.filter(({ name }) => !left.test(name)), body]).includes("[redacted]") && "# Replace [redacted].",
   ].filter(Boolean);
   return [...notes, `${binary ? `echo ${btoa(bytes)} | base64 -d | ` : ""}${parts.join(" \\\n  ")}`].join("\n");

@@ -3,7 +3,7 @@ import { copyButton, write } from "./code.js";
 import { action } from "./console-dialog.js";
 import { feedView } from "./console-feed.js";
 import { dayAndTime, fact, methodBadge, statusBadge, when } from "./console-list.js";
-import { curl } from "./console-curl.js";
+import { curl, isCut } from "./console-curl.js";
 import { persist, read, session } from "./console-session.js";
 import { disabledDuring, h, siteURL } from "./dom.js";
 import { pretty } from "./json.js";
@@ -56,6 +56,7 @@ const duration = (milliseconds) => (milliseconds < 1000 ? `${milliseconds < 10 ?
 
 function exchange(one, { go }) {
   const { method, path, query, status, operation, code, fault, idempotencyKey, apiKeyId, redacted = [] } = one;
+  const misplaced = redacted.filter((place) => place.startsWith("request.")); // a response may have a new secret
   const page = operation && session.operations[operation] && siteURL(`${session.operations[operation].page}#${operation}`);
   const same = (name, value) => h("a", { class: "narrow", href: go.href({ query: { [name]: value } }) }, "show all");
   return [
@@ -63,7 +64,7 @@ function exchange(one, { go }) {
     h("div", { class: "bar-of" }, statusBadge(status, status ? undefined : "no response"), duration(one.durationMs), when(one.startedAt, dayAndTime), copying(() => curl(one))),
     fault && h("p", { class: "warning" }, `Fault rule ${fault.rule + 1} of the sandbox injected: ${fault.effect}.`),
     !status && !fault && h("p", { class: "warning" }, "The client closed the connection before the response."),
-    redacted.length > 0 && h("p", { class: "warning" }, "A secret stood where none belongs: ", ...redacted.flatMap((place, i) => [i > 0 && ", ", h("code", null, place)]).filter(Boolean), ". Send keys only in Authorization."),
+    misplaced.length > 0 && h("p", { class: "warning" }, "A secret stood where none belongs: ", ...misplaced.flatMap((place, i) => [i > 0 && ", ", h("code", null, place)]).filter(Boolean), ". Send keys only in Authorization."),
     h(
       "dl",
       { class: "facts-of" },
@@ -91,11 +92,10 @@ function message(title, { headers, body, bodyEncoding, bodySize }) {
   const code = h("code");
   const binary = bodyEncoding === "base64";
   const kept = binary ? atob(body).length : new TextEncoder().encode(body).length;
-  const cut = bodySize > kept;
   const text = binary ? body : pretty(body);
   write(code, text, binary ? "" : "json");
   const part = kept > 0 ? `, of which the record has ${kept.toLocaleString("en")}` : ", which the server did not read";
-  const size = bodySize === 0 ? "no body" : `${bodySize.toLocaleString("en")} bytes${cut ? part : ""}`;
+  const size = bodySize === 0 ? "no body" : `${bodySize.toLocaleString("en")} bytes${isCut({ body, bodySize }) ? part : ""}`;
   return h(
     "div",
     { class: "panel outcome" },
