@@ -849,8 +849,16 @@ func (s *shop) sandboxes(t *testing.T) {
 		t.Errorf("the key gets %d", status)
 	}
 	p.button(".detail", "Add rule")
+
+	// Beside the details, a narrow window has only the messages of the list.
+	p.do(chromedp.EmulateViewport(900, 900))
+	get[bool](p, `!(window.whole = window.fetch) || !(window.fetch = (url, options) => options.method === "GET" && /sandboxes\?/.test(url) ? Promise.resolve(new Response("", { status: 503 })) : window.whole(url, options))`)
 	p.confirm(".detail", "Reset")
+	p.wait(`document.querySelector(".list .problem-note")?.checkVisibility()`)
+	get[bool](p, `!(window.fetch = window.whole)`)
 	p.wait(`document.querySelector(".tools [role=status]").textContent.includes("has its sample again") && document.querySelectorAll(".rule").length === 1`)
+	has(p, true, `document.querySelector(".tools [role=status]").checkVisibility() && !document.querySelector(".tools button, .rows").checkVisibility()`)
+	p.do(chromedp.EmulateViewport(1440, 900))
 	p.button(".detail", "Discard changes")
 	p.wait(`document.querySelectorAll(".rule").length === 0`)
 	if _, account := s.as(t, key).do("GET", "/store/inventory/1", nil); account["quantity"] != 100.0 {
