@@ -880,6 +880,29 @@ func (s *shop) sandboxes(t *testing.T) {
 	if _, rules := s.as(t, key).do("GET", "/sandboxes/current/faults", nil); encoded(rules["rules"]) != `[{"effect":"status","first":1,"matched":0,"operation":"getPet","status":503},{"delayMs":5,"effect":"delay","first":1,"matched":0,"operation":"placeOrder"}]` {
 		t.Errorf("the rules are %s", encoded(rules))
 	}
+
+	// A late response does not remove what the reader has added since.
+	const hold = `!(window.fetch = (url, options) => !url.endsWith("/faults") ? window.whole(url, options) : new Promise((resolve, reject) => {
+		window.respond = () => resolve(window.whole(url, options));
+		options.signal.addEventListener("abort", () => reject(options.signal.reason));
+	}))`
+	get[bool](p, hold)
+	p.button(".detail", "Save rules")
+	p.wait(`window.respond`)
+	p.button(".detail", "Add rule")
+	get[bool](p, `(window.fetch = window.whole, window.respond(), true)`)
+	p.wait(`document.querySelector(".detail form > .hint").textContent.includes("Saved")`)
+	p.counts(3, ".rule")
+	get[bool](p, `!(window.fetch = () => Promise.resolve(new Response("", { status: 503 })))`)
+	p.button(".detail", "Discard changes")
+	p.wait(`document.querySelector(".detail .problem-note")?.textContent.includes("Trying again in")`)
+	p.button(".detail", "Add rule")
+	get[bool](p, `!(window.fetch = window.whole)`)
+	p.wait(`!document.querySelector(".detail .problem-note")`)
+	p.counts(4, ".rule")
+	p.button(".detail", "Discard changes")
+	p.wait(`document.querySelectorAll(".rule").length === 2`)
+
 	p.button(".rule", "Remove")
 	p.wait(`document.querySelectorAll(".rule").length === 1 && document.querySelector(".rule legend").textContent === "Rule 1"`)
 	p.button(".detail", "Discard changes")
@@ -895,11 +918,14 @@ func (s *shop) sandboxes(t *testing.T) {
 	p.button(".detail", "Delete all")
 	p.wait(`document.querySelectorAll(".rule").length === 0`)
 
-	// Its store is in the sidebar, and the console knows its key.
+	// Its store is in the sidebar, and the console knows its key. Leaving ends what runs.
+	get[bool](p, hold)
+	p.button(".detail", "Save rules")
 	p.button(".detail", "Requests")
 	p.wait(fmt.Sprintf(`document.querySelector("h1").textContent === "Requests" && document.querySelector("#store-select").value === %q`, id))
 	p.click(`#sidebar a[href^="#events"]`)
 	p.wait(`document.querySelector(".rows")?.textContent.includes("store.reset")`)
+	get[bool](p, `!(window.fetch = window.whole)`)
 	p.click(`#sidebar a[href^="#sandboxes"]`)
 	p.wait(fmt.Sprintf(`document.querySelector('.rows a[data-id=%q]')`, id))
 	p.click(fmt.Sprintf(`.rows a[data-id=%q]`, id))

@@ -23,7 +23,7 @@ export function faultsEditor(id, signal) {
     loader.disabled = !name;
   });
   const loader = h("button", { type: "button", class: "plain-button", disabled: true, onclick: () => change("setSandboxFaults", JSON.stringify({ exercise: chosen }), `Loaded ${chosen}.`) }, "Load exercise");
-  const refresh = h("button", { type: "button", class: "plain-button", onclick: load });
+  const refresh = h("button", { type: "button", class: "plain-button", onclick: () => load() });
   const buttons = h(
     "div",
     { class: "buttons", hidden: true },
@@ -34,6 +34,7 @@ export function faultsEditor(id, signal) {
     exercises && loader,
   );
   let rules = [];
+  let edits = 0; // if it changes after a request, the response must not remove what the reader has edited
 
   function add(values) {
     // Shows only the field that the effect needs.
@@ -57,29 +58,34 @@ export function faultsEditor(id, signal) {
     return element.querySelector("select");
   }
   const edited = () => {
+    edits++;
     refresh.textContent = "Discard changes";
     [...rows.children].forEach((one, i) => (one.firstChild.textContent = `Rule ${i + 1}`));
   };
 
-  async function load() {
+  async function load(from = edits) {
     const found = await persist(place, signal, () => read("getSandboxFaults", options));
     if (!found) return;
     place.replaceChildren();
+    if (edits !== from) return;
     buttons.hidden = false;
     rules = [];
     rows.replaceChildren();
     found.data.rules.forEach(add);
+    edits = from;
     refresh.textContent = "Refresh";
   }
 
   async function change(operation, body, said) {
+    const from = edits;
     status.textContent = "";
     try {
       await run(operation, { ...options, body });
       place.replaceChildren();
-      await load();
+      await load(from);
       status.textContent = said;
     } catch (failure) {
+      if (signal.aborted) return;
       if (!(failure instanceof Failure)) throw failure;
       place.replaceChildren(problem(failure));
     }
