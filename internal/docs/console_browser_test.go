@@ -960,8 +960,12 @@ func (s *shop) samplesOfStores(t *testing.T) {
 	if _, one := s.as(t, forked).do("GET", "/categories/1001", nil); one["name"] != "Saved" {
 		t.Errorf("the sandbox has %v", one)
 	}
+	p.wait(`document.querySelector(".detail h2").textContent.startsWith("forked")`)
+	p.button(".detail", "Add rule")
 	p.confirm("[aria-label=Samples]", "Delete")
-	p.wait(`document.querySelector("[aria-label=Samples] .rows")?.textContent.includes("black-friday") === false`)
+	p.wait(`document.querySelector("[aria-label=Samples] .rows")?.textContent.includes("black-friday") === false && document.activeElement.matches("[aria-label=Samples]")`)
+	has(p, "Deleted.", `document.querySelector(".tools [role=status]").textContent`)
+	p.counts(1, ".rule")
 }
 
 // report loads an exercise, lets a client make a mistake, and reads the verdict.

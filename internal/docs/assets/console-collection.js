@@ -25,7 +25,7 @@ export function collectionView(config, { store, place, signal, go }) {
 
   async function load() {
     if (items.length === 0) empty.replaceChildren(h("p", null, "Loading …"));
-    const found = await persist(empty, signal, () => config.load({ store, signal }));
+    const found = await persist(empty, signal, () => config.load({ store, signal, reload }));
     if (!found) return;
     items = found;
     list.set(items);

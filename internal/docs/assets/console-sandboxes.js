@@ -11,15 +11,19 @@ import { noteSandboxKey } from "./settings.js";
 /** Returns the view of the sandboxes of the account. */
 export function sandboxesView(context) {
   const isSandbox = session.account.id.startsWith("sbx_");
-  const samples = h("section", { "aria-label": "Samples" });
+  const samples = h("section", { "aria-label": "Samples", tabindex: "-1" });
   return collectionView(
     {
       title: "Sandboxes", things: "sandboxes",
       empty: "No sandboxes yet. A sandbox is a temporary account with a store of its own, for tests.",
-      load: async ({ signal }) => {
+      load: async ({ signal, reload }) => {
         await loadSandboxes(signal);
         context.go.refresh();
-        if (has("listSamples")) samples.replaceChildren(...samplesList(await readAll("listSamples", { signal }), () => context.go.again()));
+        const deleted = async () => {
+          await reload(undefined, "Deleted.");
+          if (document.activeElement === document.body) samples.focus(); // its button is gone
+        };
+        if (has("listSamples")) samples.replaceChildren(...samplesList(await readAll("listSamples", { signal }), deleted));
         return session.sandboxes;
       },
       cells: ({ id, name, sample, expiresAt }) => [h("span", { class: "chip" }, id), h("span", { class: "row-text" }, name), h("span", { class: "row-note faint" }, sample), h("span", { class: "faint" }, left(expiresAt))],

@@ -67,7 +67,6 @@ Object.assign(go, {
     route();
   },
   refresh: showSidebar,
-  again: () => route({ again: true }),
 });
 
 function route({ first = false, again = false } = {}) {
