@@ -985,8 +985,11 @@ func (s *shop) report(t *testing.T) {
 		s.as(t, key).do("GET", "/pets?token="+key, nil)
 	}
 	s.as(t, s.key).do("GET", "/sandboxes/"+id+"/requests?limit=1", nil, "Prefer", "wait=30") // the record has it a little later
+	get[bool](p, `!(window.whole = window.fetch) || !(window.fetch = (url, options) => new Promise((resolve) => (window.respond = () => resolve(window.whole(url, options)))))`)
 	p.button(".detail", "Judge")
-	p.wait(`document.querySelectorAll("[aria-label=Verdicts] > li").length > 10`)
+	p.wait(`window.respond && document.querySelector(".detail [aria-label=Report] button").disabled`) // a second report costs again
+	get[bool](p, `(window.fetch = window.whole, window.respond(), true)`)
+	p.wait(`document.querySelectorAll("[aria-label=Verdicts] > li").length > 10 && document.activeElement.textContent === "Judge"`)
 	if first := p.text("[aria-label=Verdicts] > li summary"); !strings.HasPrefix(first, "failed") {
 		t.Errorf("the first verdict is %q", first)
 	}

@@ -1,7 +1,7 @@
 // The report on the clients of a sandbox, with the requests behind each verdict.
 import { fact } from "./console-list.js";
 import { persist, read } from "./console-session.js";
-import { h, siteURL } from "./dom.js";
+import { disabledDuring, h, siteURL } from "./dom.js";
 
 const order = ["failed", "warning", "passed", "not_seen"];
 
@@ -23,5 +23,5 @@ export function reportPart(id, { go, signal }) {
       h("p", null, summary, " ", h("a", { href: new URL(guide.replace(/^\//, ""), siteURL("")).href }, "Guide")),
       h("dl", { class: "facts-of" }, fact("Seen in", ...evidence.flatMap((one) => [one.startsWith("req_") ? h("a", { href: go.href({ view: "requests", store: id, item: one, query: {} }) }, one) : h("code", null, one), " "]))),
     ));
-  return h("section", { "aria-label": "Report" }, h("div", { class: "part-bar" }, h("h3", null, "Report on the client"), h("button", { type: "button", class: "plain-button", onclick: judge }, "Judge")), place);
+  return h("section", { "aria-label": "Report" }, h("div", { class: "part-bar" }, h("h3", null, "Report on the client"), h("button", { type: "button", class: "plain-button", onclick: ({ currentTarget }) => disabledDuring(currentTarget, judge) }, "Judge")), place);
 }
