@@ -698,7 +698,11 @@ func (s *shop) webhooks(t *testing.T) {
 	var answer atomic.Int32
 	answer.Store(http.StatusOK)
 	receiver := need.Server(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(int(answer.Load()))
+		status := int(answer.Load())
+		if status == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(status)
 	})
 	p := s.signIn(t, key, "#webhooks", look{})
 	p.wait(`document.querySelector(".empty").textContent.includes("No webhooks yet")`)
@@ -796,13 +800,21 @@ func (s *shop) webhooks(t *testing.T) {
 	p.confirm(".detail", "Delete")
 	p.rows(0)
 
-	// The message of a failed pause stays, and a webhook that somebody else deletes leaves the list.
-	answer.Store(http.StatusServiceUnavailable)
+	// The row of a delivery of another day fits a narrow window.
+	answer.Store(0)
 	_, other := s.as(t, key).do("POST", "/webhooks", object{"url": receiver.URL, "types": []string{"*"}})
 	hook = other["id"].(string)
 	s.as(t, key).do("POST", "/categories", object{"name": "Pending"}) // the console polls more often then
+	get[bool](p, `Boolean(window.Date = class extends Date { constructor(...time) { super(...(time.length > 0 ? time : [Date.now() + 86_400_000])); } })`)
 	get[bool](p, fmt.Sprintf(`(location.hash += "/%s", true)`, hook))
-	p.wait(`document.querySelector(".deliveries .chip-pending")`)
+	p.wait(`document.querySelector(".deliveries .chip-pending + * + .status")?.textContent === "no response"`)
+	p.do(chromedp.EmulateViewport(320, 700))
+	has(p, true, `document.querySelector(".deliveries time").textContent.length > "00:00:00".length`)
+	p.fits("320 pixels")
+	p.keep("console-deliveries-320")
+	p.do(chromedp.EmulateViewport(1440, 900))
+
+	// The message of a failed pause stays, and a webhook that somebody else deletes leaves the list.
 	get[bool](p, `!(window.whole = window.fetch)`)
 	get[bool](p, `!(window.fetch = (url, options) => options.method === "PATCH" ? window.whole("/livez").then(() => new Response("", { status: 409 })) : (window.polls += url.includes("/deliveries"), window.whole(url, options)))`)
 	p.button(".detail", "Pause")
