@@ -296,10 +296,12 @@ func (s *shop) replacedKey(t *testing.T) {
 }
 
 func (s *shop) requests(t *testing.T) {
-	id, key := s.sandbox(t, "requests", "shop")
-	s.as(t, key).do("GET", "/pets?limit=2", nil)
 	p := s.signIn(t, s.key, "", look{})
 	p.wait(`document.querySelector("h1").textContent === "Requests"`)
+	p.click(`#sidebar a[href^="#events"]`)
+	id, key := s.sandbox(t, "requests", "shop")
+	s.as(t, key).do("GET", "/pets?limit=2", nil)
+	p.click(`#sidebar a[href^="#requests"]`)
 	p.button("main", id+"requests") // the account has no record
 	p.rows(1)
 	p.wait(`document.querySelector(".state.live")`)
@@ -1346,8 +1348,12 @@ func (s *shop) consoleKeyboard(t *testing.T) {
 	p.click(`#sidebar a[href^="#requests"]`)
 	p.rows(4)
 	get[bool](p, `(document.querySelector("#store-select").focus(), true)`)
+	other, _ := s.sandbox(t, "made later", "empty")
 	p.press(kb.ArrowUp)
 	p.wait(fmt.Sprintf(`!document.querySelector('#sidebar a[href^="#requests"]').hash.includes(%q)`, id))
+	has(p, "store-select", "document.activeElement.id")
+	p.press(kb.Home) // to the account, with a new list
+	p.wait(fmt.Sprintf(`document.querySelector("#store-select").textContent.includes(%q)`, other))
 	has(p, "store-select", "document.activeElement.id")
 }
 
@@ -1411,7 +1417,7 @@ func (s *shop) consoleLooks(t *testing.T) {
 		to("keys/"+id, `document.querySelector(".rows > li")`)
 		p.click(".rows > li a")
 		look("keys")
-		to("requests", `document.querySelector(".notice")`)
+		to("requests", `document.querySelector(".notice .rows")`)
 		look("choose")
 		if how.width == 390 {
 			p.click(".menu-button")

@@ -101,12 +101,9 @@ function mount({ view, store }) {
   const missing = lacks(needs);
   if (missing) return notice(h("p", null, "This part needs an API key of the scope ", h("code", null, missing), ". Your key has the scope ", h("code", null, session.account.apiKey.scope), "."));
   if (ofSandbox && !store.startsWith("sbx_")) {
-    const choices = session.sandboxes.map(({ id, name }) => h("li", null, h("a", { class: "row", href: href({ store: id, item: "" }) }, h("span", { class: "chip" }, id), h("span", { class: "row-text" }, name))));
-    return notice(
-      h("p", null, "The server records the requests of sandboxes. ", choices.length > 0 ? "Choose one:" : "You have none yet."),
-      choices.length > 0 && h("ul", { class: "rows" }, ...choices),
-      h("p", null, h("a", { href: href({ view: "sandboxes", item: "", query: {} }) }, "Create a sandbox")),
-    );
+    const list = h("div", null, h("p", null, "Loading …"));
+    showChoices(list, place.signal);
+    return notice(h("p", null, "The server records the requests of sandboxes. Choose or create one:"), list, h("p", null, h("a", { href: href({ view: "sandboxes", item: "", query: {} }) }, "Create a sandbox")));
   }
   if (!ofSandbox && !ofAccount && !keyOf(store)) return notice(h("p", null, `This part of ${store} needs an API key of the sandbox. This tab has none.`), keyForm(`API key of ${store}`, "Use this key", async (key, outcome, signal) => {
     const account = await persist(outcome, signal, async () => (await send(key, "GET", "/account")).json());
@@ -121,18 +118,27 @@ function mount({ view, store }) {
   return show({ store: ofAccount ? session.account.id : store, place: content, signal: place.signal, go });
 }
 
+// Lists the sandboxes, also those that others have created since.
+async function showChoices(list, signal) {
+  if (!(await persist(list, signal, () => loadSandboxes(signal).then(() => true)))) return;
+  showSidebar();
+  const choices = session.sandboxes.map(({ id, name }) => h("li", null, h("a", { class: "row", href: href({ store: id, item: "" }) }, h("span", { class: "chip" }, id), h("span", { class: "row-text" }, name))));
+  list.replaceChildren(choices.length > 0 ? h("ul", { class: "rows" }, ...choices) : h("p", null, "You have none yet."));
+}
+
 // The sidebar: the store, the parts and the session.
+
+const storeSelect = h("select", { id: "store-select", onchange: () => go({ store: storeSelect.value, item: "", query: {} }) });
+document.getElementById("store").append(h("label", { for: "store-select" }, "Store"), storeSelect);
 
 function showSidebar() {
   const { account, sandboxes } = session;
   if (!account) return;
   const stores = [{ id: account.id, name: account.name }, ...sandboxes];
   if (!stores.some(({ id }) => id === state.store)) stores.push({ id: state.store, name: "not in the list" });
-  const select = h("select", { id: "store-select", onchange: () => go({ store: select.value, item: "", query: {} }) }, ...stores.map(({ id, name }) => h("option", { value: id }, `${name} · ${id}`)));
-  select.value = state.store;
-  const known = document.getElementById("store-select");
-  if (known?.textContent === select.textContent) known.value = state.store;
-  else document.getElementById("store").replaceChildren(h("label", { for: "store-select" }, "Store"), select);
+  const options = stores.map(({ id, name }) => h("option", { value: id }, `${name} · ${id}`));
+  if (options.map(({ text }) => text).join("") !== storeSelect.textContent) storeSelect.replaceChildren(...options);
+  storeSelect.value = state.store;
   for (const [view, link] of links) {
     link.href = href({ view, item: "", query: {} });
     if (view === state.view) link.setAttribute("aria-current", "page");
