@@ -1064,6 +1064,7 @@ func (s *shop) apiKeys(t *testing.T) {
 	}
 	p.wait(`document.querySelectorAll(".rows > li").length === 2 && document.querySelector(".detail").textContent.includes("The console uses this key")`)
 	p.button(".detail", "Revoke")
+	p.shows("dialog", "and asks for another one afterwards")
 	p.button("dialog", "Revoke")
 	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("last_admin_key") && document.activeElement.textContent === "Revoke"`)
 	p.expectFailures("409")

@@ -41,7 +41,7 @@ function detail(key, { store, reload }) {
         await showSecret("New secret", secret);
         await reload(id, "Rotated.");
       } }),
-      action("revokeAPIKey", { label: "Revoke", title: "Revoke the API key", note: own ? "The console uses this key, so this also signs you out." : "Clients that use this key get 401 from then on.", danger: true, options, then: () => reload(id, "Revoked.") }),
+      action("revokeAPIKey", { label: "Revoke", title: "Revoke the API key", note: own ? "The console uses this key, and asks for another one afterwards." : "Clients that use this key get 401 from then on.", danger: true, options, then: () => reload(id, "Revoked.") }),
     ),
     h(
       "dl",
