@@ -267,7 +267,7 @@ func (w *Worker) expireMessages(ctx context.Context) error {
 		}
 		byAccount, accounts := map[int64][]string{}, map[int64]db.MessagesExpiredRow{}
 		for _, row := range rows {
-			if !row.Closed && (row.IsSample || !row.HasSubscriber || row.CreatedAt.Before(lost)) {
+			if row.IsSample || !row.Closed && (!row.HasSubscriber || row.CreatedAt.Before(lost)) {
 				byAccount[row.AccountID], accounts[row.AccountID] = append(byAccount[row.AccountID], row.ID), row
 			}
 			next.AfterTime, next.AfterAccount, next.AfterID = row.CreatedAt, row.AccountID, row.ID

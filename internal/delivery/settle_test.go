@@ -462,7 +462,7 @@ func TestNoExpiryBesideABacklog(t *testing.T) {
 }
 
 // TestExpiryBesideSamples: the messages of samples and of deleted accounts do not expire. Each statement reads a page
-// of them at most, and the messages of samples are read once.
+// of them at most, and the messages of samples are read once, also while sandboxes keep a deleted sample.
 func TestExpiryBesideSamples(t *testing.T) {
 	t.Parallel()
 	const kept = 1000 // a page
@@ -473,18 +473,19 @@ func TestExpiryBesideSamples(t *testing.T) {
 			statements.Add(1)
 		}
 	}))
-	sample, deleted := f.of(t, "sample"), f.of(t, "deleted")
-	sample.queue(kept, 90*time.Hour)
-	deleted.queue(kept, 90*time.Hour)
+	sample, deleted, deletedSample := f.of(t, "sample"), f.of(t, "deleted"), f.of(t, "deleted sample")
+	for _, account := range []*feed{sample, deleted, deletedSample} {
+		account.queue(kept, 90*time.Hour)
+	}
 	f.queue(1, 80*time.Hour)
-	f.exec("UPDATE accounts SET kind = 'sample' WHERE id = $1", sample.account)
-	f.exec("UPDATE account_state SET closed = true WHERE account_id = $1", deleted.account)
+	f.exec("UPDATE accounts SET kind = 'sample' WHERE id IN ($1, $2)", sample.account, deletedSample.account)
+	f.exec("UPDATE account_state SET closed = true WHERE account_id IN ($1, $2)", deleted.account, deletedSample.account)
 	worker := f.idleWorker()
-	for run, want := range []int64{3, 2} { // the last page is not full
+	for run, want := range []int64{4, 2} { // the last page is not full
 		need.OK(t, worker.ExpireMessages(t.Context()))
 		need.Same(t, want, statements.Swap(0), "statements of run %d", run)
 	}
-	for account, want := range map[*feed]string{f: "failed 1", sample: "queued 1000", deleted: "queued 1000"} {
+	for account, want := range map[*feed]string{f: "failed 1", sample: "queued 1000", deleted: "queued 1000", deletedSample: "queued 1000"} {
 		need.Same(t, want, account.statuses(), "messages of account %d", account.account)
 	}
 }
