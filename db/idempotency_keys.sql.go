@@ -12,7 +12,7 @@ import (
 
 const idempotencyKeySweep = `-- name: IdempotencyKeySweep :many
 WITH expired AS MATERIALIZED (
-    SELECT account_id, api_key_id, key
+    SELECT account_id, api_key_id, key, created_at
     FROM idempotency_keys
     WHERE created_at >= $1::timestamptz
       AND created_at <= now() - interval '24 hours'
@@ -24,6 +24,7 @@ USING expired
 WHERE idempotency_keys.account_id = expired.account_id
   AND idempotency_keys.api_key_id = expired.api_key_id
   AND idempotency_keys.key = expired.key
+  AND idempotency_keys.created_at <= expired.created_at
 RETURNING idempotency_keys.created_at
 `
 
@@ -38,7 +39,8 @@ type IdempotencyKeySweepParams struct {
 // and keysLast of package transfer have the 24 hours too. The transaction must hold the
 // lock of [IdempotencyKeysTryLockSweep]: two sweeps could wait for each other's rows. A
 // sharded cluster cannot skip locked rows of several accounts. The CTE runs once in every
-// plan. A subquery in the WHERE could run again for each row and exceed the batch.
+// plan. A subquery in the WHERE could run again for each row and exceed the batch. Citus runs
+// it before the DELETE, so the row of a key may be new by then. With <=, no plan joins by the time.
 func (q *Queries) IdempotencyKeySweep(ctx context.Context, arg IdempotencyKeySweepParams) ([]time.Time, error) {
 	rows, err := q.db.Query(ctx, idempotencyKeySweep, arg.Oldest, arg.BatchSize)
 	if err != nil {
