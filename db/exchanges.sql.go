@@ -177,12 +177,18 @@ func (q *Queries) ExchangeList(ctx context.Context, arg ExchangeListParams) ([]E
 }
 
 const exchangeLogEmpty = `-- name: ExchangeLogEmpty :exec
-UPDATE exchange_logs
-SET first_number = last_number + 1, dropped = 0
-WHERE account_id = $1
+INSERT INTO exchange_logs AS log (account_id, first_number, last_number)
+SELECT account_state.account_id, 2, 1
+FROM account_state
+WHERE account_state.account_id = $1
+ON CONFLICT (account_id) DO UPDATE
+SET first_number = log.last_number + 2,
+    last_number  = log.last_number + 1,
+    dropped      = 0
 `
 
-// Begins the record of a sandbox again. Call [ExchangesDelete] in the same transaction.
+// Begins the record of a sandbox again, also before its first request. It takes a number, so the first
+// one of a record that somebody has emptied is above 1. Call [ExchangesDelete] in the same transaction.
 func (q *Queries) ExchangeLogEmpty(ctx context.Context, accountID int64) error {
 	_, err := q.db.Exec(ctx, exchangeLogEmpty, accountID)
 	return err

@@ -69,10 +69,16 @@ FROM exchange_logs
 WHERE account_id = @account_id;
 
 -- name: ExchangeLogEmpty :exec
--- Begins the record of a sandbox again. Call [ExchangesDelete] in the same transaction.
-UPDATE exchange_logs
-SET first_number = last_number + 1, dropped = 0
-WHERE account_id = @account_id;
+-- Begins the record of a sandbox again, also before its first request. It takes a number, so the first
+-- one of a record that somebody has emptied is above 1. Call [ExchangesDelete] in the same transaction.
+INSERT INTO exchange_logs AS log (account_id, first_number, last_number)
+SELECT account_state.account_id, 2, 1
+FROM account_state
+WHERE account_state.account_id = @account_id
+ON CONFLICT (account_id) DO UPDATE
+SET first_number = log.last_number + 2,
+    last_number  = log.last_number + 1,
+    dropped      = 0;
 
 -- name: ExchangesDelete :exec
 -- Deletes the exchanges of a sandbox.

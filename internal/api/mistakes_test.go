@@ -413,7 +413,7 @@ func statusIf(condition bool, status, otherwise int) int {
 }
 
 // TestReceiversWithMistakes: probes and ordinary events show the mistakes of receivers. The console
-// sends the probes, so the record has no request before the report.
+// sends the probes, so the record has no request before the report. Emptying it ends the verdict all the same.
 func TestReceiversWithMistakes(t *testing.T) {
 	t.Parallel()
 	observer := []string{"Petstore-Observer", "true"}
@@ -441,10 +441,13 @@ func TestReceiversWithMistakes(t *testing.T) {
 			mu.Unlock()
 			if strings.HasPrefix(r.rule, "webhook_accepts") {
 				p.newCategory("Axolotls")
-			} else {
-				p.do("POST", hook.path()+"/probe", nil, observer...).want(202)
+				p.find(r.rule, r.want)
+				return
 			}
+			p.do("POST", hook.path()+"/probe", nil, observer...).want(202)
 			p.find(r.rule, r.want)
+			p.del(ownRecord).want(204)
+			need.Same(t, report.NotSeen, verdict(p.report(0), r.rule).Status, "the verdict when the record is emptied")
 		})
 	}
 }

@@ -487,7 +487,7 @@ func TestWaitForAGoneSandbox(t *testing.T) {
 	received().wantError(404, "sandbox_not_found")
 }
 
-// TestRecordIsDeleted: a client can empty the record, which goes on with the next number.
+// TestRecordIsDeleted: a client can empty the record, which goes on with later numbers.
 func TestRecordIsDeleted(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleShop)

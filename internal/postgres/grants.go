@@ -39,7 +39,7 @@ SELECT (account_id, sequence, created_at, nonce, type, subject, data) ON events
 INSERT (account_id, sequence, created_at, nonce, type, subject, data) ON events
 DELETE ON events
 SELECT (account_id, first_number, last_number, bytes, dropped) ON exchange_logs
-INSERT (account_id) ON exchange_logs
+INSERT (account_id, first_number, last_number) ON exchange_logs
 UPDATE (first_number, last_number, bytes, dropped) ON exchange_logs
 DELETE ON exchange_logs
 SELECT (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages) ON exchanges
