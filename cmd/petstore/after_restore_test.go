@@ -59,6 +59,7 @@ func TestAfterRestore(t *testing.T) {
 	}
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
 	sandbox := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme"))
+	must(t, environ, "sandbox", "create", "--account", "acme") // has no record yet
 	p := begin(t, emptyDir, environ, "serve")
 	base := p.address()
 	c := sender{t, base, key}
@@ -87,7 +88,9 @@ func TestAfterRestore(t *testing.T) {
 	if out := must(t, owner, "after-restore", "--nothing-lost"); strings.Contains(out, "store.reset") {
 		t.Errorf("after-restore --nothing-lost: %q", out)
 	}
-	wantText(t, owner, "store.reset to 2 feeds", "after-restore")
+	wantText(t, owner, "store.reset to 3 feeds", "after-restore")
+	records := pgtest.Read[int](t, database.Pool, "SELECT count(*) FROM exchange_logs WHERE last_number >= $1", restoreSkip)
+	need.Same(t, 2, records, "records that go on after the skipped numbers")
 
 	p = begin(t, emptyDir, environ, "serve")
 	base = p.address()
@@ -119,7 +122,7 @@ func TestAfterRestore(t *testing.T) {
 	need.Within(t, patience, "the webhook gets store.reset", told.Load)
 	c.wantReplayOverGap(hook)
 	var sandboxes []struct{ ID string }
-	if got := c.send("GET", "/sandboxes", ""); json.Unmarshal([]byte(got.body), &sandboxes) != nil || len(sandboxes) != 1 {
+	if got := c.send("GET", "/sandboxes", ""); json.Unmarshal([]byte(got.body), &sandboxes) != nil || len(sandboxes) != 2 {
 		t.Fatalf("the sandboxes: %+v", got)
 	}
 	if got := c.send("GET", "/sandboxes/"+sandboxes[0].ID+"/requests", ""); got.status != http.StatusOK || got.body != "[]" {

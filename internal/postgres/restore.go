@@ -67,7 +67,14 @@ func afterRestore(ctx context.Context, tx pgx.Tx, skip int64, added FeedEvent) (
 			WHERE table_schema = current_schema() AND is_identity = 'YES' AND table_name <> 'goose_db_version'
 		) AS ids`,
 		"UPDATE account_state SET last_sequence = last_sequence + $1",
-		"UPDATE exchange_logs SET first_number = last_number + $1 + 1, last_number = last_number + $1, dropped = 0",
+		// A sandbox without a log may have got one after the backup.
+		`INSERT INTO exchange_logs AS log (account_id, first_number, last_number)
+		SELECT account_state.account_id, $1::bigint + 1, $1::bigint
+		FROM account_state
+		JOIN accounts ON accounts.id = account_state.account_id
+		WHERE accounts.kind = 'sandbox'
+		ON CONFLICT (account_id) DO UPDATE
+		SET first_number = log.last_number + $1 + 1, last_number = log.last_number + $1, dropped = 0`,
 	} {
 		if _, err := tx.Exec(ctx, statement, skip); err != nil {
 			return 0, err
