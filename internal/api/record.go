@@ -233,6 +233,9 @@ func (s *Server) listRequests(c *gin.Context) error {
 	if q.latest {
 		p.url = q.resolved(p.url)
 	}
+	if err := s.leaveLostPlace(c.Request.Context(), p, q); err != nil {
+		return err
+	}
 	p.after.ID = q.BeforeNumber
 	if err := s.applyCursor(c.Request.Context(), p); err != nil {
 		return err
@@ -250,12 +253,29 @@ func (s *Server) listRequests(c *gin.Context) error {
 	return writePage(s, c, params, p, s.recordList(p, q))
 }
 
-// resolved returns the URL of a request with the id that `latest` stood for. Otherwise the next page
-// would begin after newer requests, and requests with different ids would share a page.
+// leaveLostPlace makes a list begin with the oldest request if the record ends before `after`. A crash of
+// the database has then lost the newest requests, and their numbers return.
+func (s *Server) leaveLostPlace(ctx context.Context, p *page, q *exchangeQuery) error {
+	if q.after.number == 0 {
+		return nil
+	}
+	end, err := endOfRecord(ctx, s.reads, q.AccountID)
+	if err == nil && q.after.number > end { // a replica may be behind
+		end, err = endOfRecord(ctx, s.queries, q.AccountID)
+	}
+	if err == nil && q.after.number > end {
+		q.AfterNumber = 0
+		p.url = q.resolved(p.url)
+	}
+	return err
+}
+
+// resolved returns the URL of a request with the id after which its list begins. Otherwise the next page
+// would begin elsewhere, and requests with different ids would share a page.
 func (q *exchangeQuery) resolved(requested *url.URL) *url.URL {
 	query := requested.Query()
 	query.Del("after")
-	if q.AfterNumber > 0 { // otherwise the record was empty
+	if q.AfterNumber > 0 { // otherwise it begins with the oldest request
 		query.Set("after", exchangeID{q.AccountID, q.AfterNumber}.String())
 	}
 	return &url.URL{Path: requested.Path, RawQuery: query.Encode()}

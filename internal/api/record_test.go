@@ -387,16 +387,26 @@ func TestWaitReadsOnce(t *testing.T) {
 	need.Same(t, 5, last.Load(), "the number after which the last look reads")
 }
 
-// TestStreamAfterALoss: a crash of the database can lose the newest requests. A stream that has sent
-// them goes on with those that get their numbers.
-func TestStreamAfterALoss(t *testing.T) {
+// TestRecordAfterALoss: a crash of the database can lose the newest requests. A stream that has sent
+// them goes on with those that get their numbers. A list after one of them has the whole record.
+func TestRecordAfterALoss(t *testing.T) {
 	t.Parallel()
 	p := start(t).inSandbox(stores.SampleEmpty)
 	p.recordRequests(p.sandboxID, 1, 2)
-	stream := p.stream(ownRecord, "Last-Event-ID", fmt.Sprintf("req_%d_5", p.sandboxID))
+	lost := fmt.Sprintf("req_%d_5", p.sandboxID)
+	stream := p.stream(ownRecord, "Last-Event-ID", lost)
 	need.Within(p.t, 30*time.Second, "the stream waits", func() bool { return p.server.WaitingForRecords() == 1 })
 	p.recordRequests(p.sandboxID, 3, 3)
 	stream.wantNext("id", fmt.Sprintf("req_%d_3", p.sandboxID))
+
+	page := p.get(ownRecord + "?limit=2&after=" + lost).want(200)
+	p.recordRequests(p.sandboxID, 4, 6)
+	got := decode[[]recorded](page)
+	got = append(got, decode[[]recorded](p.get(page.link("next")).want(200))...)
+	for i, one := range got {
+		need.Same(t, fmt.Sprintf("req_%d_%d", p.sandboxID, 3-i), one.ID, "a request of the list")
+	}
+	need.Same(t, 3, len(got), "requests of the list")
 }
 
 // TestPagesAfterLatest: the pages after `latest` have all requests that have ended since, also
