@@ -156,16 +156,13 @@ const faultCount = `-- name: FaultCount :many
 UPDATE sandbox_faults
 SET matched = sandbox_faults.matched + $1
 WHERE sandbox_faults.account_id = $2
-  AND sandbox_faults.id = ANY (ARRAY(SELECT unnest($3::bigint[])))
-  AND (sandbox_faults.id = $4 OR sandbox_faults.matched >= sandbox_faults.first)
-  AND (SELECT count(*)
-       FROM (SELECT f.id
-             FROM sandbox_faults AS f
-             WHERE f.account_id = $2
-               AND f.id = ANY (ARRAY(SELECT unnest($3)))
-               AND (f.id = $4 OR f.matched >= f.first)
-             ORDER BY f.id
-             FOR NO KEY UPDATE) AS locked) = cardinality($3)
+  AND sandbox_faults.id = ANY (ARRAY(
+      SELECT f.id
+      FROM sandbox_faults AS f
+      WHERE f.account_id = $2
+        AND f.id = ANY (ARRAY(SELECT unnest($3::bigint[])))
+      ORDER BY f.id
+      FOR NO KEY UPDATE))
 RETURNING sandbox_faults.id, sandbox_faults.matched
 `
 
@@ -173,7 +170,6 @@ type FaultCountParams struct {
 	Requests  int64
 	AccountID int64
 	Ids       []int64
-	OpenID    int64
 }
 
 type FaultCountRow struct {
@@ -181,17 +177,12 @@ type FaultCountRow struct {
 	Matched int64
 }
 
-// Counts requests that match rules, of which all but the open one are used up. It returns
-// for each rule the number of the last request, from 1. It counts nothing and returns no row
-// if one of them has been replaced, or is not used up any more because of a reset. So it locks
-// them before it looks: without the lock, it would see the rules as they were before that reset.
+// Counts requests that match rules. It returns for each rule the number of the last request,
+// from 1. It counts nothing and returns no row if the rules have been replaced or started
+// again, because both change all ids. The lock comes first: two counts would deadlock if they
+// changed the rules in different orders.
 func (q *Queries) FaultCount(ctx context.Context, arg FaultCountParams) ([]FaultCountRow, error) {
-	rows, err := q.db.Query(ctx, faultCount,
-		arg.Requests,
-		arg.AccountID,
-		arg.Ids,
-		arg.OpenID,
-	)
+	rows, err := q.db.Query(ctx, faultCount, arg.Requests, arg.AccountID, arg.Ids)
 	if err != nil {
 		return nil, err
 	}
@@ -303,11 +294,13 @@ func (q *Queries) FaultList(ctx context.Context, accountID int64) ([]FaultListRo
 
 const faultRestart = `-- name: FaultRestart :exec
 UPDATE sandbox_faults
-SET matched = 0
+SET id = id + 4294967296, matched = 0
 WHERE account_id = $1
 `
 
-// Starts the counts of all rules again, when the sandbox is reset.
+// Starts the counts of all rules again, when the sandbox is reset. The rules get new ids, so that a
+// process that remembers the old counts reads the rules before it counts. FaultCreate takes
+// ids from a sequence, which does not get as far.
 func (q *Queries) FaultRestart(ctx context.Context, accountID int64) error {
 	_, err := q.db.Exec(ctx, faultRestart, accountID)
 	return err

@@ -197,27 +197,26 @@ VALUES (@account_id, @position, @operation, @effect, sqlc.narg(status), sqlc.nar
 SELECT pg_notify('api_keys', 'account ' || @account_id::bigint);
 
 -- name: FaultCount :many
--- Counts requests that match rules, of which all but the open one are used up. It returns
--- for each rule the number of the last request, from 1. It counts nothing and returns no row
--- if one of them has been replaced, or is not used up any more because of a reset. So it locks
--- them before it looks: without the lock, it would see the rules as they were before that reset.
+-- Counts requests that match rules. It returns for each rule the number of the last request,
+-- from 1. It counts nothing and returns no row if the rules have been replaced or started
+-- again, because both change all ids. The lock comes first: two counts would deadlock if they
+-- changed the rules in different orders.
 UPDATE sandbox_faults
 SET matched = sandbox_faults.matched + @requests
 WHERE sandbox_faults.account_id = @account_id
-  AND sandbox_faults.id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
-  AND (sandbox_faults.id = @open_id OR sandbox_faults.matched >= sandbox_faults.first)
-  AND (SELECT count(*)
-       FROM (SELECT f.id
-             FROM sandbox_faults AS f
-             WHERE f.account_id = @account_id
-               AND f.id = ANY (ARRAY(SELECT unnest(@ids)))
-               AND (f.id = @open_id OR f.matched >= f.first)
-             ORDER BY f.id
-             FOR NO KEY UPDATE) AS locked) = cardinality(@ids)
+  AND sandbox_faults.id = ANY (ARRAY(
+      SELECT f.id
+      FROM sandbox_faults AS f
+      WHERE f.account_id = @account_id
+        AND f.id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
+      ORDER BY f.id
+      FOR NO KEY UPDATE))
 RETURNING sandbox_faults.id, sandbox_faults.matched;
 
 -- name: FaultRestart :exec
--- Starts the counts of all rules again, when the sandbox is reset.
+-- Starts the counts of all rules again, when the sandbox is reset. The rules get new ids, so that a
+-- process that remembers the old counts reads the rules before it counts. FaultCreate takes
+-- ids from a sequence, which does not get as far.
 UPDATE sandbox_faults
-SET matched = 0
+SET id = id + 4294967296, matched = 0
 WHERE account_id = @account_id;

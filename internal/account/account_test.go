@@ -490,7 +490,7 @@ func TestResetBesideACount(t *testing.T) {
 	f.in(func(ctx context.Context, queries *db.Queries) (int64, error) {
 		_, err := account.Reset(ctx, queries, id)
 		group.Go(func() {
-			rows, err := db.New(f.db).FaultCount(ctx, db.FaultCountParams{AccountID: id, Ids: ids, OpenID: ids[1], Requests: 1})
+			rows, err := db.New(f.db).FaultCount(ctx, db.FaultCountParams{AccountID: id, Ids: ids, Requests: 1})
 			if len(rows) > 0 || err != nil {
 				t.Errorf("counted by %v, %v", rows, err)
 			}

@@ -342,6 +342,21 @@ func TestReplacedRulesStopCounting(t *testing.T) {
 	}
 }
 
+// TestResetCountsOnce: a server that has cached a rule as used up finds out that a reset has started it again, before
+// another rule counts the request.
+func TestResetCountsOnce(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleEmpty)
+	other := p.with(func(*api.Options) {})
+	never := object{"operation": "*", "effect": "status", "status": 500, "probability": 1e-9, "seed": 1}
+	p.setFaults(never, object{"operation": "listPets", "effect": "status", "status": 503, "first": 1}, never)
+	p.get("/pets").wantInjected(503, "1")
+	other.get("/pets").want(200)
+	p.do("POST", "/sandboxes/current/reset", nil).want(204)
+	other.get("/pets").wantInjected(503, "1")
+	need.Same(t, []int64{1, 1, 0}, p.matched(), "requests that the rules have counted since the reset")
+}
+
 // TestCloseBefore: the server closes the connection and does nothing.
 func TestCloseBefore(t *testing.T) {
 	t.Parallel()

@@ -88,7 +88,6 @@ type countedRules struct {
 	payer, account int64
 	ids            [MaxRules]int64 // 0 after the last one
 	number         int
-	open           int64 // the last one, if it is not used up; or 0
 }
 
 // ruleNumbers are the numbers of a request, in the order of [countedRules].
@@ -118,7 +117,7 @@ func New(database *postgres.DB, verifier *auth.Verifier, places *admission.Pool)
 		}
 		defer places.Give(rules.payer, 1)
 		rows, err := postgres.Retry(ctx, database, db.New(database.Writing()).FaultCount, db.FaultCountParams{
-			AccountID: rules.account, Ids: rules.ids[:rules.number], OpenID: rules.open, Requests: int64(len(calls)),
+			AccountID: rules.account, Ids: rules.ids[:rules.number], Requests: int64(len(calls)),
 		})
 		numbers := make([]ruleNumbers, len(calls))
 		for _, row := range rows {
@@ -197,9 +196,6 @@ func (f *Injector) tryRules(ctx context.Context, payer, account int64, operation
 		rules := countedRules{payer: payer, account: account, number: len(tried)}
 		for i, rule := range tried {
 			rules.ids[i] = rule.ID
-			if !isUsedUp(rule) {
-				rules.open = rule.ID
-			}
 		}
 		numbers, err := f.counts.Do(ctx, rules, struct{}{})
 		if err != nil {

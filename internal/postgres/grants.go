@@ -67,7 +67,7 @@ UPDATE (category_id, name, name_key, status) ON pets
 DELETE ON pets
 SELECT (account_id, id, position, operation, effect, status, delay_ms, close_when, first, probability, seed, matched) ON sandbox_faults
 INSERT (account_id, position, operation, effect, status, delay_ms, close_when, first, probability, seed) ON sandbox_faults
-UPDATE (matched) ON sandbox_faults
+UPDATE (id, matched) ON sandbox_faults
 DELETE ON sandbox_faults
 SELECT (purpose, secret) ON signing_keys
 SELECT (account_id, id, webhook_id, event_id, sequence, type, body, status, attempts, next_attempt_at, created_at) ON webhook_deliveries
