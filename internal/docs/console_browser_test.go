@@ -561,19 +561,21 @@ func (s *shop) curlOfRequest(t *testing.T) {
 	p.wait(`document.querySelector(".copying").textContent === "Copy as cURL"`)
 
 	// A secret makes a body shorter, but the record has the whole one. A response may have a new secret.
+	s.as(t, key).do("GET", "/pets?token="+key, nil)
 	s.as(t, key).do("POST", "/account/api-keys", object{"name": "new", "scope": "read"})
 	s.as(t, key).do("POST", "/messages", object{"message": key})
-	p.rows(2*len(sent) + 3)
-	for i, want := range []struct{ path, misplaced string }{{"/messages", "request.body"}, {"/account/api-keys", ""}} {
+	p.rows(2*len(sent) + 4)
+	for i, want := range []struct{ line, misplaced string }{{"POST/messages", "request.body"}, {"POST/account/api-keys", ""}, {"GET/pets?token=[redacted]", "request.query"}} {
 		p.click(fmt.Sprintf(".rows > li:nth-child(%d) a", i+1))
-		p.wait(fmt.Sprintf(`document.querySelector(".detail h2")?.textContent === "POST%s"`, want.path))
+		p.wait(fmt.Sprintf(`document.querySelector(".detail h2")?.textContent === %q`, want.line))
 		got := p.text(".detail")
 		p.contains("the exchange", got, "[redacted]", want.misplaced)
 		if strings.Contains(got, "A secret stood") != (want.misplaced != "") || strings.Contains(got, "of which the record has") {
 			t.Errorf("the exchange is %s", got)
 		}
 		copyCommand()
-		if command := get[string](p, "navigator.clipboard.readText()"); strings.Contains(command, "# The record has only") {
+		command := get[string](p, "navigator.clipboard.readText()")
+		if strings.Contains(command, "# The record has only") || strings.Contains(command, "# Replace [redacted].") != (want.misplaced != "") {
 			t.Errorf("the command says %s", command)
 		}
 	}

@@ -26,7 +26,7 @@ export function curl({ method, path, query, request }) {
   if (body !== "") parts.push(binary ? "--data-binary @-" : `--data-raw ${quoted(body)}`);
   const notes = [
     isCut(request) && `# The record has only ${bytes.length} of the ${bodySize} bytes of the body.`,
-    JSON.stringify([target, headers.filter(({ name }) => !left.test(name)), body]).includes("[redacted]") && "# Replace [redacted].",
+    JSON.stringify([method, path, query, headers.filter(({ name }) => !left.test(name)), body]).includes("[redacted]") && "# Replace [redacted].",
   ].filter(Boolean);
   return [...notes, `${binary ? `echo ${btoa(bytes)} | base64 -d | ` : ""}${parts.join(" \\\n  ")}`].join("\n");
 }
