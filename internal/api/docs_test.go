@@ -306,24 +306,31 @@ func TestGuides(t *testing.T) {
 }
 
 // behindProxy starts another server behind a proxy, and returns the URL of the proxy, with which the
-// links of the server begin. The proxy breaks off the body of the first response to a POST.
+// links of the server begin. The first response to a POST is as if it came during another attempt, and
+// the proxy breaks off the body of the second.
 func (p *petstore) behindProxy() string {
 	p.t.Helper()
 	proxy := httptest.NewUnstartedServer(nil)
 	base := "http://" + proxy.Listener.Addr().String()
 	server := need.Value(url.Parse(p.with(func(o *api.Options) { o.BaseURL = base }).url))(p.t)
-	var broken atomic.Bool
+	var posts atomic.Int64
 	proxy.Config.Handler = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
 		FlushInterval: -1,
 		ErrorLog:      slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		ModifyResponse: func(r *http.Response) error {
-			if r.Request.Method == http.MethodPost && broken.CompareAndSwap(false, true) {
-				begin := io.MultiReader(io.LimitReader(r.Body, 9), iotest.ErrReader(io.ErrUnexpectedEOF))
-				r.Body = struct {
-					io.Reader
-					io.Closer
-				}{begin, r.Body}
+			if r.Request.Method != http.MethodPost {
+				return nil
+			}
+			body := r.Body
+			switch posts.Add(1) {
+			case 1:
+				r.StatusCode = http.StatusConflict
+				r.Header.Set("Retry-After", "1")
+				r.Header.Del("Content-Length")
+				r.Body = newBody(strings.NewReader(`{"code": "idempotency_in_progress", "status": 409}`), body)
+			case 2:
+				r.Body = newBody(io.MultiReader(io.LimitReader(body, 9), iotest.ErrReader(io.ErrUnexpectedEOF)), body)
 			}
 			return nil
 		},
@@ -331,6 +338,14 @@ func (p *petstore) behindProxy() string {
 	proxy.Start()
 	p.t.Cleanup(proxy.Close)
 	return base
+}
+
+// newBody returns a body that reads from another source.
+func newBody(source io.Reader, body io.Closer) io.ReadCloser {
+	return struct {
+		io.Reader
+		io.Closer
+	}{source, body}
 }
 
 // TestSandboxesPage runs the samples of the page about sandboxes: the commands in one
