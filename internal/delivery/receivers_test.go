@@ -2,8 +2,10 @@ package delivery_test
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -169,6 +171,7 @@ func (p program) test(t *testing.T, f *feed) {
 	has(f, 5, "SELECT sum(jsonb_array_length(attempts)) FROM webhook_deliveries WHERE account_id = $1", f.account)
 	want := []string{"pet.created /pets/1", "pet.created /pets/2", "pet.created /pets/3", "message.queued " + message, "message.delivered " + message}
 
+	p.refuseSizes(t, port, secret)
 	for i, r := range requests(secret) {
 		id := fmt.Sprintf("evt_%d_00000000", 100+i)
 		body := fmt.Sprintf(`{"id":%q,"type":"pet.deleted","subject":"/pets/%d"}`, id, i)
@@ -199,6 +202,30 @@ func (p program) test(t *testing.T, f *feed) {
 	slices.Sort(printed)
 	slices.Sort(want)
 	need.Same(t, want, printed, "handled events")
+}
+
+// refuseSizes sends signed events that are too large or have a negative size. The program must not read
+// them into its memory. It may close the connection before it has read all.
+func (p program) refuseSizes(t *testing.T, port string, secret standardwebhooks.Secret) {
+	t.Helper()
+	const id = "evt_99_00000000"
+	body := fmt.Sprintf(`{"id":%q,"type":"pet.deleted","subject":"/pets/1"}%s`, id, strings.Repeat(" ", 1<<20))
+	header := http.Header{}
+	standardwebhooks.Sign(header, id, time.Now(), []byte(body), secret)
+	for _, size := range []int{len(body), -1} {
+		connection := need.Value(new(net.Dialer).DialContext(t.Context(), "tcp", net.JoinHostPort("localhost", port)))(t)
+		var request bytes.Buffer
+		fmt.Fprintf(&request, "POST /webhooks HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", size)
+		need.OK(t, header.Write(&request))
+		fmt.Fprintf(&request, "\r\n%s", body)
+		_, _ = connection.Write(request.Bytes())
+		_ = connection.(*net.TCPConn).CloseWrite()
+		response, _ := io.ReadAll(connection)
+		connection.Close()
+		if strings.Contains(string(response), " 204 ") {
+			t.Errorf("size %d: the program accepts the event", size)
+		}
+	}
 }
 
 // request is a request that a test sends twice.
