@@ -29,6 +29,7 @@ func TestLimits(t *testing.T) {
 		about("limit_slows", "no limits", NotSeen, x(0, "GET /pets 200")),
 
 		about("limit_no_burst", "goes on", Failed, alone...),
+		about("limit_no_burst", "perhaps in four parts of the client", Warning, alone[:4]...),
 		about("limit_no_burst", "in parallel", Passed, parallel...),
 		about("limit_no_burst", "waits", Passed, x(0, "GET /pets 429 rate_limited", retryAfter(1)), x(1.1, "GET /pets 200")),
 		about("limit_no_burst", "no 429", NotSeen, x(0, "GET /pets 200")),
