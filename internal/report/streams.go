@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"sort"
 	"time"
 )
@@ -35,17 +36,27 @@ var streamRules = []Rule{
 		mistake:   "the client connected a stream again within 200 milliseconds",
 		judge: func(r *Record, f *finding) {
 			const atOnce = 200 * time.Millisecond
-			streams := r.streams(func(*Exchange) bool { return true })
-			for _, e := range r.all {
-				if !e.streams || e.isFinal() || !e.broke() && (e.Status < 400 && e.Status != 0) {
-					continue
-				}
-				switch next := streams.next(e); {
-				case next == nil:
-				case pause(e, next) < atOnce:
-					f.warn(next.ID)
-				default:
-					f.pass()
+			for _, same := range r.streams(func(*Exchange) bool { return true }) {
+				parts := slices.Max(countInProgress(same)) + 1 // of the client, which each have a stream
+				waiting := slices.DeleteFunc(slices.Clone(same), func(e *Exchange) bool {
+					return e.isFinal() || !e.broke() && e.Status < 400 && e.Status != 0
+				})
+				slices.SortStableFunc(waiting, func(a, b *Exchange) int { return a.Ended.Compare(b.Ended) })
+				for i, next := range same {
+					for len(waiting) > 0 && pause(waiting[0], next) > soon {
+						waiting = waiting[1:]
+					}
+					switch {
+					case len(waiting) == 0 || !waiting[0].Ended.Before(next.Began):
+						continue
+					case pause(waiting[0], next) >= atOnce:
+						f.pass()
+					case i < parts: // it may be the first stream of a part
+						continue
+					default:
+						f.warn(next.ID)
+					}
+					waiting = waiting[1:]
 				}
 			}
 			f.escalate(3) // an HTTP library may have done it once

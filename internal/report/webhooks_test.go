@@ -74,6 +74,7 @@ func TestStreams(t *testing.T) {
 	}
 	cut := stream(0, "GET /events 200", fault("close"))
 	resumed := func(e *Exchange) { e.LastEventID = "evt_1" }
+	broken := func(after float64) Exchange { return stream(after, "GET /events 200", fault("close"), took(8.99)) }
 	refused := func(after float64) Exchange { return stream(after, "GET /events 503", fault("status")) }
 	run(t, []test{
 		about("stream_resumes", "resumes", Passed, cut, stream(1, "GET /events 200", resumed)),
@@ -88,6 +89,10 @@ func TestStreams(t *testing.T) {
 		about("stream_waits", "waits", Passed, cut, stream(1, "GET /events 200", resumed)),
 		about("stream_waits", "once at once", Warning, cut, stream(0.05, "GET /events 200", resumed)),
 		about("stream_waits", "always at once", Failed, refused(0), refused(0.05), refused(0.1), refused(0.15)),
+		about("stream_waits", "always at once, in a long stream", Failed, broken(0), broken(9), broken(18), broken(27)),
+		about("stream_waits", "always at once, in parallel", Failed, broken(0), broken(0.5), broken(1), broken(9), broken(9.5), broken(10)),
+		about("stream_waits", "waits in parallel", Passed, broken(0), broken(0.9), broken(9.95), broken(10.9)),
+		about("stream_waits", "begins in parallel", Passed, refused(0), refused(0.05), refused(0.1), broken(1.05), broken(1.1), broken(1.15)),
 		about("stream_waits", "corrects a mistake", NotSeen, stream(0, "GET /events?limit=1 400"), stream(0.05, "GET /events 200")),
 		about("stream_waits", "ended by the client", NotSeen, stream(0, "GET /events 200"), stream(0.1, "GET /events 200")),
 	})
