@@ -286,7 +286,7 @@ func judgeFinal(r *Record, f *finding) {
 				continue
 			}
 			seen = true
-			if i+1 < len(chain) {
+			if i+1 < len(chain) && !chain[i+1].succeeded() { // else something has changed meanwhile, such as the stock
 				repetitions++
 				last = chain[i+1]
 			}

@@ -102,6 +102,7 @@ func TestRetries(t *testing.T) {
 		about("retry_only_temporary", "three times", Failed, chain(0, "POST /pets 400 validation_failed", 0.1, 0.1)...),
 		about("retry_only_temporary", "twice with a key", Warning, x(0, "POST /pets 400 invalid_json", key("a")), x(1, "POST /pets 400 invalid_json", key("a"))),
 		about("retry_only_temporary", "twice without a key", Passed, chain(0, "POST /pets 400 validation_failed", 0.1)...),
+		about("retry_only_temporary", "until it succeeds", Passed, x(0, "POST /store/orders 409 insufficient_stock", key("a")), x(1, "POST /store/orders 201", key("a"))),
 		about("retry_only_temporary", "once", Passed, x(0, "POST /pets 400 validation_failed")),
 		about("retry_only_temporary", "wait until it exists", NotSeen, chain(0, "GET /pets/1 404 pet_not_found", 1, 1, 1)...),
 		about("retry_only_temporary", "wait until it exists, first lost", NotSeen, with([]Exchange{x(0, "GET /pets/1 0")}, chain(1, "GET /pets/1 404 pet_not_found", 1, 1, 1)...)...),
