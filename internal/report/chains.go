@@ -90,6 +90,11 @@ func isShared(chain, same []*Exchange) bool {
 	return false
 }
 
+// mayBeOfSeveral reports whether parts of the client may each have sent an attempt of a chain, and given up.
+func mayBeOfSeveral(chain []*Exchange) bool {
+	return chain[0].Key == "" && !chain[len(chain)-1].succeeded()
+}
+
 // retry returns the next attempt after one that failed, or nil. Another request may have the same key.
 func (e *Exchange) retry(sameKey *Exchange) *Exchange {
 	retry := sameKey

@@ -82,8 +82,14 @@ var retryRules = []Rule{
 		judge: func(r *Record, f *finding) {
 			for _, chain := range r.chains {
 				for i, e := range chain[1:] {
-					if before := chain[i]; before.RetryAfter > 0 {
-						f.check(!isEarly(before, e), e.ID)
+					switch before := chain[i]; {
+					case before.RetryAfter == 0:
+					case !isEarly(before, e):
+						f.pass()
+					case mayBeOfSeveral(chain):
+						f.warn(e.ID)
+					default:
+						f.fail(e.ID)
 					}
 				}
 			}

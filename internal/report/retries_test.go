@@ -122,6 +122,8 @@ func TestRetries(t *testing.T) {
 		about("retry_after", "keys that the record hides", NotSeen, x(0, "POST /pets 429", hidden, unread(5), retryAfter(2)), x(0.1, "POST /pets 201", hidden, order)),
 		about("retry_after", "in parallel", NotSeen, x(-1, "GET /pets/1 200", took(2)), x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200")),
 		about("retry_after", "of two parts of the client", NotSeen, x(0, "GET /pets 429", retryAfter(1)), x(0.1, "GET /pets 429", retryAfter(1)), x(1.1, "GET /pets 200"), x(1.3, "GET /pets 200")),
+		about("retry_after", "of two parts that give up", Warning, x(0, "GET /pets 429", retryAfter(1)), x(0.1, "GET /pets 429", retryAfter(1))),
+		about("retry_after", "early with a key, and gives up", Failed, x(0, "POST /pets 503", key("a"), retryAfter(1)), x(0.1, "POST /pets 503", key("a"), retryAfter(1))),
 		about("retry_after", "of two parts, of which one fails again", NotSeen,
 			x(0, "GET /pets 503", retryAfter(2)), x(0.1, "GET /pets 503", retryAfter(1)), x(1.2, "GET /pets 503", retryAfter(1)), x(2.2, "GET /pets 200"), x(2.3, "GET /pets/1 200"), x(2.4, "GET /pets 200")),
 		about("retry_after", "beside a part that succeeds", NotSeen, x(0, "GET /pets 503", retryAfter(1)), x(0.1, "GET /pets 200"), x(1.5, "GET /pets 200")),
