@@ -169,8 +169,8 @@ var mistakes = []struct {
 		p.paced(5, 200*time.Millisecond)
 	}},
 	{"retry_ends", report.Failed, func(p *program) {
-		p.fails("listPets", 504, 20)
-		p.repeat(14, "GET", "/pets", "")
+		p.fails("createCategory", 504, 20)
+		p.repeat(14, "POST", "/categories", `{"name": "Axolotls"}`, "Idempotency-Key", "always")
 	}},
 	{"retry_patience", report.Warning, func(p *program) {
 		p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": 9000, "first": 1})

@@ -117,6 +117,8 @@ var retryRules = []Rule{
 				last := chain[len(chain)-1]
 				switch {
 				case waitsUntilFound(chain):
+				case len(chain) > mostAttempts && last.Key == "": // parts of the client may each have sent a few
+					f.warn(last.ID)
 				case len(chain) > mostAttempts:
 					f.fail(last.ID)
 				case len(chain) >= several && !last.succeeded():
