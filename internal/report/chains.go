@@ -10,7 +10,7 @@ const (
 	// maxPause is the longest pause between two attempts.
 	maxPause = 2 * time.Minute
 	// polledFor and polledTimes say when a client polls: another request after a failure is then
-	// the next poll rather than a retry.
+	// the next poll rather than a retry. It may also poll more slowly, with equal pauses.
 	polledFor   = time.Minute
 	polledTimes = 3
 )
@@ -35,7 +35,7 @@ func (r *Record) addChains(all []*Exchange) {
 	polls := map[request][]time.Time{} // the starts of its last successes
 	for _, e := range all {
 		before := polls[e.request()]
-		isPoll := e.isRead() && len(before) == polledTimes && e.Began.Sub(before[0]) <= polledFor
+		isPoll := e.isRead() && len(before) == polledTimes && isPolled(before, e.Began)
 		if e.succeeded() {
 			polls[e.request()] = append(before[max(0, len(before)+1-polledTimes):], e.Began)
 		}
@@ -56,6 +56,12 @@ func (r *Record) addChains(all []*Exchange) {
 			r.chains = append(r.chains, chain)
 		}
 	}
+}
+
+// isPolled reports whether a client polls, by the starts of its last successes.
+func isPolled(successes []time.Time, now time.Time) bool {
+	since := now.Sub(successes[0])
+	return since <= polledFor || since <= polledTimes*maxPause && areEqual(successes[1].Sub(successes[0]), successes[2].Sub(successes[1]))
 }
 
 // isShared reports whether several parts of the client seem to have sent a chain, because they send the

@@ -145,6 +145,8 @@ func TestRetries(t *testing.T) {
 		about("retry_backoff", "growing", Passed, chain(0, get, 0.5, 1.1, 1.9, 4.2)...),
 		about("retry_backoff", "full jitter", Passed, chain(0, get, 0.4, 0.3, 1.9, 0.8)...),
 		about("retry_backoff", "bodies that nobody read", NotSeen, unknown...),
+		about("retry_backoff", "slow polls", NotSeen, with(chain(0, "GET /pets 200", 30, 30), chain(90, get, 30, 30, 30, 30)...)...),
+		about("retry_backoff", "after some reads", Warning, with([]Exchange{x(0, "GET /pets 200"), x(30, "GET /pets 200"), x(33, "GET /pets 200")}, chain(90, get, 30, 30, 30, 30)...)...),
 		about("retry_backoff", "few", NotSeen, chain(0, get, 1, 1)...),
 		about("retry_backoff", "library repeats the first", Passed, chain(0, get, 0.001, 0.5, 1, 2, 4)...),
 		about("retry_backoff", "library repeats a lost one", Warning, with([]Exchange{x(-0.011, "GET /pets 0")}, chain(0, get, 1, 1, 1, 1)...)...),
