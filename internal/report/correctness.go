@@ -144,7 +144,7 @@ func judgePolling(r *Record, f *finding) {
 	const often = 5
 	vain, ended := map[place][]*Exchange{}, map[place]bool{}
 	for _, e := range r.all {
-		if !e.follows() {
+		if !e.follows() || e.after == "latest" && !e.lasts { // it asks where the feed ends
 			continue
 		}
 		if e.lasts {

@@ -23,7 +23,7 @@ func TestCorrectness(t *testing.T) {
 		return one
 	}
 	order := body("order")
-	var polls, waits, messages, unchanged, ignored, streamless, capital, forever []Exchange
+	var polls, waits, messages, unchanged, ignored, streamless, capital, forever, ends []Exchange
 	for i := range 5 {
 		polls = append(polls, x(float64(i), "GET /events 200", empty))
 		waits = append(waits, x(float64(i), "GET /events 200", empty, prefer("wait=30")))
@@ -32,6 +32,7 @@ func TestCorrectness(t *testing.T) {
 		ignored = append(ignored, x(float64(i), "GET /events 200", empty, prefer("wait=0")))
 		streamless = append(streamless, x(float64(i), "GET /events 200", empty, accept("application/json, text/event-stream;q=0.5")))
 		capital = append(capital, x(float64(i), "GET /events 200", empty, prefer("Wait=10")))
+		ends = append(ends, x(float64(i), "GET /events?after=latest 200", empty))
 		forever = append(forever, x(float64(i), "GET /events 200", empty, prefer("wait=9223372036854775808")))
 	}
 	acrossReset := about("no_polling", "across a reset", NotSeen, polls...)
@@ -75,6 +76,7 @@ func TestCorrectness(t *testing.T) {
 		about("no_polling", "waits", Passed, waits...),
 		about("no_polling", "waits, in capitals", Passed, capital...),
 		about("no_polling", "waits forever", Passed, forever...),
+		about("no_polling", "asks where the feed ends", NotSeen, ends...),
 		about("no_polling", "a few", NotSeen, polls[:4]...),
 		about("no_polling", "with news", NotSeen, with(polls[:4:4], x(4, "GET /events 200"), x(5, "GET /events 200", empty))...),
 
