@@ -20,7 +20,7 @@ var limitRules = []Rule{
 			warned := map[int64]*Exchange{} // by API key: the first of the responses in a row with little left
 			for _, e := range r.all {
 				switch low := warned[e.APIKeyID]; {
-				case e.Code == "rate_limited":
+				case e.Code == "rate_limited" && e.isNearLimit():
 					if low != nil && low.Ended.Before(e.Began) {
 						f.warn(e.ID)
 					}
@@ -115,16 +115,11 @@ func mostAround(inProgress []int, index int) int {
 	return slices.Max(inProgress[max(0, index-neighbors):min(len(inProgress), index+neighbors)])
 }
 
-// isNearLimit reports whether a limit had less than a tenth left after the request.
+// isNearLimit reports whether the API key had less than a tenth left after the request. The other limits
+// count the requests of other clients too.
 func (e *Exchange) isNearLimit() bool {
-	const part = 10
-	quotas := parameters(e.RateLimitPolicy, "q")
-	for name, left := range parameters(e.RateLimit, "r") {
-		if quota := quotas[name]; quota > 0 && left*part < quota {
-			return true
-		}
-	}
-	return false
+	const part, policy = 10, `"key"`
+	return parameters(e.RateLimit, "r")[policy]*part < parameters(e.RateLimitPolicy, "q")[policy]
 }
 
 // parameters returns a parameter of each element of a structured list, such as "key";r=99;t=1.

@@ -1,6 +1,7 @@
 package report_test
 
 import (
+	"strings"
 	"testing"
 )
 
@@ -11,6 +12,12 @@ func left(requests string) change {
 	}
 }
 
+// shared is a response with few requests left to all keys of the account together.
+func shared(e *Exchange) {
+	left("80")(e)
+	e.RateLimit = strings.Replace(e.RateLimit, "390", "0", 1)
+}
+
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	var alone, parallel []Exchange
@@ -19,13 +26,15 @@ func TestLimits(t *testing.T) {
 		parallel = append(parallel, x(0.001*float64(i), "GET /pets 429 rate_limited", retryAfter(1)))
 	}
 	run(t, []test{
-		about("limit_slows", "until 429", Warning, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 200", left("0")), x(2, "GET /pets 429 rate_limited")),
+		about("limit_slows", "until 429", Warning, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 200", left("0")), x(2, "GET /pets 429 rate_limited", left("0"))),
+		about("limit_slows", "until others cause 429", NotSeen, x(0, "GET /pets 200", shared), x(1, "GET /pets 429 rate_limited", shared)),
+		about("limit_slows", "slows until others cause 429", Passed, x(0, "GET /pets 200", left("8")), x(5, "GET /pets 429 rate_limited", shared)),
 		about("limit_slows", "slows", Passed, x(0, "GET /pets 200", left("8")), x(5, "GET /pets 200", left("40"))),
 		about("limit_slows", "stops", Passed, x(0, "GET /pets 200", left("8"))),
 		about("limit_slows", "injected 429", Passed, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 429 injected_fault", left("7"))),
-		about("limit_slows", "lost 429", Passed, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 0 rate_limited")),
-		about("limit_slows", "no warning before", NotSeen, x(0, "GET /pets 200", left("80")), x(1, "GET /pets 429 rate_limited")),
-		about("limit_slows", "another key", Passed, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 429 rate_limited", apiKey(2))),
+		about("limit_slows", "lost 429", Passed, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 0 rate_limited", left("0"))),
+		about("limit_slows", "no warning before", NotSeen, x(0, "GET /pets 200", left("80")), x(1, "GET /pets 429 rate_limited", left("0"))),
+		about("limit_slows", "another key", Passed, x(0, "GET /pets 200", left("8")), x(1, "GET /pets 429 rate_limited", left("0"), apiKey(2))),
 		about("limit_slows", "no limits", NotSeen, x(0, "GET /pets 200")),
 
 		about("limit_no_burst", "goes on", Failed, alone...),
