@@ -157,6 +157,7 @@ func tolerated(wait time.Duration) time.Duration {
 // is the only one with that body.
 func (r *Record) eachRepeatedPost(do func(lost, retry *Exchange)) {
 	type attempt struct {
+		apiKeyID  int64 // an Idempotency-Key counts for one API key
 		episode   int
 		path, key string
 	}
@@ -165,7 +166,7 @@ func (r *Record) eachRepeatedPost(do func(lost, retry *Exchange)) {
 		if !e.takesKey() || e.hidesKey() {
 			continue
 		}
-		one := attempt{e.episode, e.Path, e.Key}
+		one := attempt{e.APIKeyID, e.episode, e.Path, e.Key}
 		same := again[one]
 		if e.Key != "" {
 			again[one] = e

@@ -65,6 +65,7 @@ func TestRetries(t *testing.T) {
 		about("retry_same_key", "another order", NotSeen, lost(0, key("a"), order), placed(1, key("b"), other)),
 		about("retry_same_key", "another client", NotSeen, lost(0, key("a"), order), placed(1, key("b"), order, agent("other/1"))),
 		about("retry_same_key", "another API key", NotSeen, lost(0, key("a"), order), placed(1, key("b"), order, apiKey(2))),
+		about("retry_same_key", "same key with another API key", NotSeen, lost(0, key("a"), order), placed(1, key("a"), order, apiKey(2))),
 		about("retry_same_key", "a body that nobody read", NotSeen, lost(0, key("a"), unread(5)), placed(1, key("b"), order)),
 		about("retry_same_key", "bodies that nobody read", NotSeen, failed(0, key("a"), unread(0)), failed(1, key("b"), unread(0))),
 		about("retry_same_key", "many equal orders", NotSeen, placed(0, key("0"), order), lost(1, key("a"), order), placed(2, key("b"), order)),
@@ -76,6 +77,7 @@ func TestRetries(t *testing.T) {
 		about("retry_with_key", "no key, after a refusal", Failed, lost(0, order), failed(1, unread(5)), x(2, "POST /store/orders 429", unread(0)), placed(3, order)),
 		about("retry_with_key", "no key, after a refusal of another order", NotSeen, lost(0, order), failed(1, unread(9)), placed(2, order)),
 		about("retry_with_key", "key", Passed, lost(0, key("a"), order), placed(1, key("a"), order)),
+		about("retry_with_key", "key, with another API key", NotSeen, lost(0, key("a"), order), placed(1, key("a"), order, apiKey(2))),
 		about("retry_with_key", "after a 429", NotSeen, x(0, "POST /store/orders 429", order), placed(2, order)),
 		about("retry_with_key", "in parallel", NotSeen, lost(0, order, took(2)), placed(1, order)),
 
