@@ -16,7 +16,7 @@ const (
 	noise = 10 * time.Millisecond
 	// mostAttempts is the number of attempts after which a client should have given up.
 	mostAttempts = 12
-	// patience is the time for which a client should wait for a response.
+	// patience is the time for which a client should wait for a response, and longer.
 	patience = 10 * time.Second
 	// hurry is the time from which a client that closes a connection gave up waiting.
 	hurry = 500 * time.Millisecond
@@ -128,8 +128,8 @@ var retryRules = []Rule{
 		},
 	},
 	{
-		ID: "retry_patience", Subject: "Retries", Title: "Wait at least 10 seconds for a response", Guide: "report#patience",
-		situation: "a response that took 10 seconds",
+		ID: "retry_patience", Subject: "Retries", Title: "Wait longer than 10 seconds for a response", Guide: "report#patience",
+		situation: "a response that took longer than 10 seconds",
 		mistake:   "the client closed the connection within 10 seconds, before the response",
 		judge: func(r *Record, f *finding) {
 			for _, e := range r.all {
