@@ -85,7 +85,11 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 		t.err = p.printNext(limited, sender, feed, asJSON)
 	}
 	if t.err != nil && limited.Err() != nil && ctx.Err() == nil {
-		t.err = fmt.Errorf("the feed has no event %s after %s; is a worker running?", kind, triggerPatience)
+		reason := "is a worker running?"
+		if kind == event.MessageDelivered {
+			reason = "is a worker running, and do all other webhooks for messages accept them?"
+		}
+		t.err = fmt.Errorf("the feed has no event %s after %s; %s", kind, triggerPatience, reason)
 	}
 	left := t.clean(ctx)
 	if left != nil && ctx.Err() != nil {

@@ -120,7 +120,7 @@ var errorReference = describe(
 		{errTooManySamples, "List the samples with `GET /samples`, and delete one that you do not need. If there are 40 with those being deleted, wait: a deleted sample counts until a few minutes after it and its sandboxes have ended."},
 		{errSampleExists, "Choose another name, or delete the sample with `DELETE /samples/{name}` first. Sandboxes of the deleted sample still return to it."},
 		{errBuiltInSample, "Keep the sample. Every account has it."},
-		{errSandboxFull, "Reset the sandbox with `POST /sandboxes/{sandboxId}/reset`, or delete resources that you do not need. A sandbox holds at most 10,000 pets, categories, orders and messages each."},
+		{errSandboxFull, "Reset the sandbox with `POST /sandboxes/{sandboxId}/reset`, or delete pets, categories and open orders that you do not need. Only a reset deletes messages. A sandbox holds at most 10,000 pets, categories, orders and messages each."},
 		{errNotASandbox, "Send the id of a sandbox, such as `sbx_42`, or use an API key of the sandbox. Only sandboxes can be reset and have faults."},
 		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired. A revoked key leaves the list after 30 days, so rotate a key instead of replacing it."},
 

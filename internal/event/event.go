@@ -65,7 +65,7 @@ var Types = []Description{
 	{OrderCancelled, "An order was cancelled and deleted. Its units are back in stock.", []string{"order", "inventory"}, []string{"pet"}},
 	{MessageQueued, "A message was queued.", []string{"message"}, nil},
 	{MessageDelivered, "All webhooks for messages have accepted the message.", []string{"message"}, nil},
-	{MessageFailed, "No webhook accepts the message any more.", []string{"message"}, nil},
+	{MessageFailed, "All attempts of a webhook have failed, or the message is 72 hours old and no enabled webhook wants it.", []string{"message"}, nil},
 	{WebhookDisabled, "The server disabled a webhook that fails or is gone. The event has neither its `url` nor its `description`.", []string{"webhook"}, nil},
 	{StoreReset, "Sample data, or a backup that was restored, replaced everything in the store.", nil, nil},
 }
