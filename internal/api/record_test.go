@@ -290,7 +290,9 @@ func TestRecordFilters(t *testing.T) {
 	for _, id := range []string{"7", "req_1_1"} {
 		p.do("GET", ownRecord, nil, "Accept", "text/event-stream", "Last-Event-ID", id).wantViolations("invalid_parameter", "Last-Event-ID invalid_format")
 	}
-	p.exec("UPDATE exchanges SET started_at = now() - interval '24 hours' + (number - 2) * interval '1 minute' WHERE account_id = $1 AND number < 4", p.sandboxID)
+	const setStart = "UPDATE exchanges SET started_at = $2 WHERE account_id = $1 AND number BETWEEN $3 AND $4"
+	p.exec(setStart, p.sandboxID, time.Now().Add(-24*time.Hour-time.Minute), 1, 2)
+	p.exec(setStart, p.sandboxID, time.Now().Add(-24*time.Hour+time.Minute), 3, 3)
 	p.do("GET", ownRecord, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "3")
 	need.Same(t, mapped(all[:3], recorded.line), mapped(p.record(3), recorded.line), "the exchanges of 24 hours")
 }
