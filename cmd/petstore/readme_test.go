@@ -85,7 +85,11 @@ func TestConfigurationIsDocumented(t *testing.T) {
 func TestSubcommandsAreDocumented(t *testing.T) {
 	t.Parallel()
 	lists := regexp.MustCompile("(?m)^\\* `petstore (\\w+)` .*: `(.*)`\\.$")
-	for _, match := range lists.FindAllStringSubmatch(readFile(t, "../../docs/commands.md"), -1) {
+	found := lists.FindAllStringSubmatch(readFile(t, "../../docs/commands.md"), -1)
+	if len(found) < 2 {
+		t.Errorf("docs/commands.md has the lists %q, want more", found)
+	}
+	for _, match := range found {
 		command, _, err := (&program{}).rootCommand().Find(match[1:2])
 		need.OK(t, err)
 		var names []string

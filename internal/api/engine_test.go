@@ -36,7 +36,7 @@ type replicaReads struct {
 // of this package allow. The primary serves the others, because the standby is late.
 const leastShare = 0.7
 
-// manyReads is more than single tests make, and fewer than those of a leg of .ci/run.
+// manyReads is more than a single test makes, and fewer than a leg of .ci/run makes.
 const manyReads = 1000
 
 // All reads of tests so far on servers with a standby, those that allow it, and those that it served.

@@ -97,8 +97,9 @@ func versions(migrations []postgres.Migration) []int64 {
 	return all
 }
 
-// TestMigrations: migrate up step by step, down to the same schemas, and up at once to the last one. The version and the status tell where, and the status has the right times in a
-// time zone other than UTC.
+// TestMigrations: migrate up step by step, down to the same schemas, and up at once to the last
+// one. The version and the status tell where, and the status has the right times in a time zone
+// other than UTC.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
