@@ -210,7 +210,7 @@ browser: ## Test the pages of the docs in a browser (needs Chromium and Node.js)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	npm pack --silent --pack-destination "$$dir" $(AXE) >"$$dir/name" && \
 	tar -xzf "$$dir/$$(cat "$$dir/name")" -C "$$dir" package/axe.min.js && \
-	go test -tags browser -count 1 -timeout 20m -v -run '^Test(Pages|Views|Forms|Palette|Console)$$' ./internal/docs \
+	go test -tags browser -count 1 -timeout 20m -run '^Test(Pages|Views|Forms|Palette|Console)$$' ./internal/docs \
 		-args -axe "$$dir/package/axe.min.js" -screenshots "$(CURDIR)/.ci/output/screenshots"
 
 .PHONY: race

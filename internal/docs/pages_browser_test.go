@@ -232,12 +232,16 @@ func (s *shop) phone(t *testing.T) {
 }
 
 func (s *shop) withoutScripts(t *testing.T) {
+	wide := s.visit(t, "/docs/reference/store", look{width: 1440, height: 900, plain: true})
 	p := s.visit(t, "/docs/reference/store", look{width: 390, height: 844, plain: true})
-	t.Cleanup(func() { p.expectFailures("of a Script") }) // the browser does not load scripts
 	p.fits("without scripts")
 	p.counts(0, ".try-button, [role=tab]")
-	if got := get[[]string](p, `[...document.querySelectorAll("button")].filter((e) => e.checkVisibility()).map((e) => e.className)`); len(got) > 0 {
-		t.Errorf("buttons that do nothing are visible: %v", got)
+	wide.counts(1, ".bar .key-button") // so that its neighbors do not move when scripts run
+	for _, p := range []*tab{p, wide} {
+		t.Cleanup(func() { p.expectFailures("of a Script") }) // the browser does not load scripts
+		if got := get[[]string](p, `[...document.querySelectorAll("button")].filter((e) => e.checkVisibility()).map((e) => e.className)`); len(got) > 0 {
+			t.Errorf("buttons that do nothing are visible: %v", got)
+		}
 	}
 	// Timers do not run, so nothing can wait for the page that a link leads to.
 	if reached := get[bool](p, `(() => {

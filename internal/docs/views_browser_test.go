@@ -35,18 +35,20 @@ func TestViews(t *testing.T) {
 		if path == wholeReference {
 			looks = looks[:1] // axe-core needs long for its 12,000 elements, which other pages have in all looks
 		}
-		for i, how := range looks {
-			p := s.visit(t, path, how)
-			if i == 0 {
-				p.weigh(t, path)
+		t.Run(strings.TrimPrefix(path, "/docs/"), func(t *testing.T) {
+			for i, how := range looks {
+				p := s.visit(t, path, how)
+				if i == 0 {
+					p.weigh(t, path)
+				}
+				p.wantAccessible(t, fmt.Sprintf("%+v", how))
+				if slices.Contains(pictured, path) {
+					p.keep(fmt.Sprintf("view%s-%d-dark-%t", strings.ReplaceAll(path, "/", "-"), how.width, how.dark))
+				}
 			}
-			p.wantAccessible(t, fmt.Sprintf("%s %+v", path, how))
-			if slices.Contains(pictured, path) {
-				p.keep(fmt.Sprintf("view%s-%d-dark-%t", strings.ReplaceAll(path, "/", "-"), how.width, how.dark))
-			}
-		}
+		})
 	}
-	s.printed(t)
+	t.Run("printed", s.printed)
 }
 
 // printed looks at a page as a printer does.

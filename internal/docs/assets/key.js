@@ -2,9 +2,9 @@
 import { h } from "./dom.js";
 import { connect, forgetKeys, masked, serverURL, settings, subscribe } from "./settings.js";
 
-/** Returns a button that opens the dialog. Its text tells whether there is a key. */
-export function keyButton() {
-  const button = h("button", { type: "button", class: "key-button", onclick: openKeyDialog });
+/** Lets a button open the dialog, and returns it. Its text tells whether there is a key. */
+export function keyButton(button = h("button", { type: "button", class: "key-button" })) {
+  button.addEventListener("click", openKeyDialog);
   const show = () => (button.textContent = settings().key ? "Change key" : "Add API key");
   subscribe(show);
   show();
@@ -72,4 +72,4 @@ function input(attributes) {
   return h("input", { autocomplete: "off", spellcheck: "false", ...attributes });
 }
 
-document.querySelector(".theme-button").before(keyButton());
+keyButton(document.querySelector(".bar .key-button"));
