@@ -8,7 +8,7 @@ old() { psql --no-psqlrc --quiet --tuples-only --no-align --set=ON_ERROR_STOP=1 
 new() { psql --no-psqlrc --quiet --tuples-only --no-align --set=ON_ERROR_STOP=1 "$@" "${NEW_URL:?}"; }
 connected=$(old --command="SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND application_name LIKE 'petstore%'")
 if [ "$connected" != 0 ]; then
-	echo "Petstore has $connected connections to the old server; stop every process, and run this again" >&2
+	echo "Petstore has $connected connections to the old server; stop every process and restart PgBouncer if you have it, then run this again" >&2
 	exit 1
 fi
 # Logical replication does not copy sequences.

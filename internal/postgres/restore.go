@@ -12,7 +12,7 @@ import (
 type connectedError int
 
 func (e connectedError) Error() string {
-	return fmt.Sprintf("%d connections of serve or worker are open; stop every process of Petstore, and run this again before you start them", int(e))
+	return fmt.Sprintf("%d connections of serve or worker are open; stop every process of Petstore, restart PgBouncer if you have it, and run this again before you start them", int(e))
 }
 
 // FeedEvent is the event that [Migrations.AfterRestore] adds to the feed of each account.
