@@ -273,14 +273,14 @@ func (r *replica) poll(ctx context.Context, all *Replicas) (Position, error) {
 
 // connect opens the connection for polls, after it has checked the server behind it.
 func (r *replica) connect(ctx context.Context, primary *DB) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
 	config := r.db.outsideConfig()
 	config.RuntimeParams["application_name"] = "petstore replica poll"
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := pgx.ConnectConfig(ctx, config) // its timeout is for each host
 	if err != nil {
 		return fmt.Errorf("%w: %s", errSilent, Explain(OfVariable("PETSTORE_REPLICA_URLS", err)))
 	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	if err := r.check(ctx, conn, primary); err != nil {
 		hangUp(ctx, conn)
 		return err

@@ -2,7 +2,9 @@ package postgres_test
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -262,6 +264,14 @@ func TestOtherServerBehindAddress(t *testing.T) {
 	behind.Resume()
 	r.awaitReplica(&position, "2")
 	testSilentReplica(t, pair)
+	testSilentHost(t, pair, proxy.url)
+}
+
+// testSilentHost: a host that drops all packets leaves the next host of a URL its own time to connect.
+func testSilentHost(t *testing.T, pair *pgtest.Pair, databaseURL string) {
+	t.Helper()
+	silent := pgtest.ServeTCP(t, func(client net.Conn) { _, _ = io.Copy(io.Discard, client) })
+	openReplicas(t, pair, time.Hour, strings.Replace(databaseURL, "@", "@"+silent+",", 1))
 }
 
 // TestPromotedReplica: a promoted standby serves no reads, and neither does one that
