@@ -131,7 +131,8 @@ const (
 
 	// resetInterval is the minimum time between two resets of the pool, so that a
 	// server that is slow for another reason keeps its connections. After an error of a
-	// read-only server, readOnlyInterval is: it may stay so, and still serve reads.
+	// read-only server, readOnlyInterval is: it may stay so, and still serve reads. So it is
+	// after a read from a replica that was promoted.
 	resetInterval    = 5 * time.Second
 	readOnlyInterval = time.Second
 )

@@ -351,6 +351,9 @@ type replicaResults struct {
 // begin reads the results that come before the results of the statements.
 func (b *replicaResults) begin(byValues bool) (err error) {
 	if b.from, err = scanReplica(b.BatchResults.QueryRow()); err != nil {
+		if errors.Is(err, errNotStandby) {
+			b.reader.replica.db.reset(readOnlyInterval) // new connections may lead to another server
+		}
 		return failed(err)
 	}
 	if byValues {

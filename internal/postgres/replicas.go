@@ -81,7 +81,7 @@ type replica struct {
 	// For polls only.
 	conn      *pgx.Conn // nil while there is none
 	connectAt time.Time // not before
-	failure   error     // of the last attempt to connect, if it failed
+	failure   error     // of the last poll, if it failed
 }
 
 // replicaState is the result of the last poll.
@@ -183,9 +183,8 @@ func (r *Replicas) poll(ctx context.Context, one *replica) {
 	next := &replicaState{position: last.position, lag: -1, alive: last.alive, end: last.end}
 	if err != nil {
 		next.problem, next.silent = err.Error(), errors.Is(err, errSilent)
-		if errors.Is(err, errSilent) {
-			one.hangUp(ctx)
-		}
+		one.failure = err
+		one.hangUp(ctx) // a new connection may lead to another server
 	} else {
 		next.position = position
 	}
@@ -248,11 +247,11 @@ var (
 func (r *replica) poll(ctx context.Context, all *Replicas) (Position, error) {
 	if r.conn == nil {
 		if time.Now().Before(r.connectAt) {
-			return Position{}, cmp.Or(r.failure, errSilent)
+			return Position{}, r.failure
 		}
 		r.connectAt = time.Now().Add(reconnectInterval)
-		if r.failure = r.connect(ctx, all.primary); r.failure != nil {
-			return Position{}, r.failure
+		if err := r.connect(ctx, all.primary); err != nil {
+			return Position{}, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, all.patience)

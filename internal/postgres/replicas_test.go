@@ -265,6 +265,7 @@ func TestOtherServerBehindAddress(t *testing.T) {
 	r.awaitReplica(&position, "2")
 	testSilentReplica(t, pair)
 	testSilentHost(t, pair, proxy.url)
+	testPromotedServerBehindAddress(t, pair, behind)
 }
 
 // testSilentHost: a host that drops all packets leaves the next host of a URL its own time to connect.
@@ -272,6 +273,19 @@ func testSilentHost(t *testing.T, pair *pgtest.Pair, databaseURL string) {
 	t.Helper()
 	silent := pgtest.ServeTCP(t, func(client net.Conn) { _, _ = io.Copy(io.Discard, client) })
 	openReplicas(t, pair, time.Hour, strings.Replace(databaseURL, "@", "@"+silent+",", 1))
+}
+
+// testPromotedServerBehindAddress: when a standby behind an address is promoted, another one there
+// serves reads.
+func testPromotedServerBehindAddress(t *testing.T, pair *pgtest.Pair, other *pgtest.Standby) {
+	t.Helper()
+	proxy := startProxy(t, pair.Standby.URL)
+	r := openReplicas(t, pair, time.Hour, proxy.url)
+	position := r.write("1")
+	r.awaitReplica(&position, "1") // one connection for reads stays idle
+	proxy.leadTo(t, other.URL)
+	pair.Standby.Promote()
+	r.awaitReplica(&position, "1")
 }
 
 // TestPromotedReplica: a promoted standby serves no reads, and neither does one that
