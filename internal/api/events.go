@@ -133,11 +133,15 @@ type feedKey struct {
 }
 
 // beginFeed reads the first page of a query. A replica may not have the account or the event of
-// the cursor yet, so the primary decides whether they are gone.
+// the cursor yet, so the primary decides whether they are gone. It also decides whether a feed is
+// empty: of two standbys behind an address, one may know its end and the other lack its events.
+// The next page would skip them.
 func (s *Server) beginFeed(c *gin.Context, q *feed.Query, form feedForm) (*feedReading, error) {
 	ctx, r := c.Request.Context(), &feedReading{server: s, query: q, form: form, meter: s.newMeter(c)}
 	page, err := r.read(ctx, q)
-	if _, expired := errors.AsType[*feed.ExpiredError](err); (expired || errors.Is(err, pgx.ErrNoRows)) && postgres.ReaderOf(ctx) != nil {
+	_, expired := errors.AsType[*feed.ExpiredError](err)
+	empty := err == nil && q.After == nil && !q.Latest && !page.found
+	if (expired || empty || errors.Is(err, pgx.ErrNoRows)) && postgres.ReaderOf(ctx).IsReplica() {
 		page, err = r.read(postgres.OnPrimary(ctx), q)
 	}
 	if err == nil {

@@ -150,6 +150,9 @@ func ReaderOf(ctx context.Context) *Reader {
 	return r
 }
 
+// IsReplica reports whether the statements of a Reader run on a replica.
+func (r *Reader) IsReplica() bool { return r != nil && r.replica != nil }
+
 // Target identifies the server of a Reader. Reads may only be shared by those with the same
 // target.
 func (r *Reader) Target() any {
@@ -191,7 +194,7 @@ func (r *Reader) Seen() Seen {
 // Saw adds what a shared read saw. It returns an error if that does not include the
 // position of the Reader.
 func (r *Reader) Saw(seen Seen) error {
-	if r == nil || r.replica == nil {
+	if !r.IsReplica() {
 		return nil
 	}
 	all := seen // a copy, so that a request without a Reader allocates nothing
@@ -208,7 +211,7 @@ func (r *Reader) Saw(seen Seen) error {
 // Require adds a position that the read must include. It returns an error if no replica
 // can include all of them.
 func (r *Reader) Require(position Position) error {
-	if r == nil || r.replica == nil {
+	if !r.IsReplica() {
 		return nil
 	}
 	if r.after != nil {
