@@ -2,6 +2,8 @@ module petstore
 
 go 1.26.0
 
+toolchain go1.26.10
+
 require (
 	code.dny.dev/ssrf v0.3.0
 	github.com/anishathalye/porcupine v1.3.1
