@@ -52,6 +52,23 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 	}
 }
 
+// TestTagsOfReleases runs the check of a tag by the workflow of a release.
+func TestTagsOfReleases(t *testing.T) {
+	t.Parallel()
+	check := regexp.MustCompile(`(?m)run: (.*--contains.*)$`).FindStringSubmatch(readFile(t, "../../.github/workflows/release.yml"))
+	if check == nil {
+		t.Fatal("release.yml does not check the branch of the tag")
+	}
+	for branch, isAllowed := range map[string]bool{"main": true, "release-1.0": true, "release-1.0-fix": false, "fix/release-1.0": false} {
+		const commit = `git init -q && git -c user.name=a -c user.email=a commit -q --allow-empty -m a && git update-ref "refs/remotes/origin/$1" HEAD && export GITHUB_SHA=$(git rev-parse HEAD)`
+		script := exec.CommandContext(t.Context(), "bash", "-ec", commit+"\n"+check[1], "check", branch)
+		script.Dir = t.TempDir()
+		if output, err := script.CombinedOutput(); (err == nil) != isAllowed || strings.Contains(string(output), "Delete it") == isAllowed {
+			t.Errorf("a tag on %s: %v, %s", branch, err, output)
+		}
+	}
+}
+
 // TestComposeFiles checks that every service has limits, and that the files contain no
 // password.
 func TestComposeFiles(t *testing.T) {
