@@ -90,14 +90,16 @@ func Together(ctx context.Context, calls ...func(context.Context)) {
 }
 
 // Await repeats a function until it does not fail, and returns how long that took. It fails
-// if that takes longer than the limit.
+// if that takes longer than the limit, and at once if earlier steps have used up the limit.
 func Await(ctx context.Context, limit time.Duration, do func()) time.Duration {
 	const interval = 5 * time.Millisecond
+	Hold(limit > 0, "the limit ended %s before the wait began", -limit)
 	began := time.Now()
 	for {
 		err := Attempt(do)
 		took := time.Since(began)
 		if err == nil {
+			Hold(took <= limit, "it took %s, want at most %s", took, limit)
 			return took
 		}
 		if took > limit || ctx.Err() != nil {
