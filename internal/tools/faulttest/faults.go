@@ -33,6 +33,7 @@ var faults = []fault{
 	{13, "a request keeps its place after its end", "internal/gate/limits.go", "p.pool.Give(r.payer, p.weight)", "_ = p"},
 	{22, "commits do not wait for the standby", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{22, "only the first host is used", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
+	{22, "a webhook does not get the first event of a page", "internal/delivery/dispatch.go", "if to.AfterSequence < e.Sequence &&", "if to.AfterSequence+1 < e.Sequence &&"},
 	{27, "shutdown waits for requests beyond the grace period", "cmd/petstore/serve.go", "context.WithTimeout(context.WithoutCancel(ctx), limit)", "context.WithTimeout(context.WithoutCancel(ctx), time.Minute)"},
 	{28, "an account may use all places and bodies", "internal/admission/resources.go", "const shares = 4", "const shares = 1"},
 	{28, "all accounts share a rate limit", "internal/gate/limits.go", "Limiter: l.accounts, Key: identity.Payer()}", "Limiter: l.accounts}"},

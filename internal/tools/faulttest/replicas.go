@@ -28,8 +28,9 @@ func failover(signal syscall.Signal, limit time.Duration) func(context.Context, 
 		primary := f.startDatabase(ctx, "", map[string]string{"synchronous_standby_names": "*"})
 		standby := f.startStandby(ctx, primary, "standby", "sync")
 		s := f.openWith(ctx, primary, anyURL(primary, standby), allowLoopback)
+		var healthy []*receiver
 		for range receivers {
-			s.receive(ctx, nil)
+			healthy = append(healthy, s.receive(ctx, nil))
 		}
 		w := s.startWriters(ctx, 16)
 		sleep.For(ctx, 1500*time.Millisecond)
@@ -51,6 +52,7 @@ func failover(signal syscall.Signal, limit time.Duration) func(context.Context, 
 		must.Hold(!s.api.process.HasEnded(), "the service has ended")
 		s.awaitDelivered(ctx, delivered-time.Since(stopped))
 		all := time.Since(stopped)
+		s.checkDeliveries(ctx, badReceivers{all: healthy})
 		s.checkWriters(ctx, l)
 		return fmt.Sprintf("%s, slowest %s, 0 of %d lost; orders again after %s (promotion %s), all events delivered after %s",
 			l.summary(), round(l.slowest), len(l.placed), round(back), round(promotion), round(all))
