@@ -14,6 +14,7 @@ package admission
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -32,13 +33,15 @@ var (
 // [ErrTotal].
 type RefusedError struct {
 	reason error
+	// Resource is the name of the resource.
+	Resource string
 	// RetryAfter is the time after which the part of the request is likely to be free. Requests
 	// that were refused before come first. It is at most [MaxRetryAfter].
 	RetryAfter time.Duration
 }
 
-// Error returns the reason.
-func (e *RefusedError) Error() string { return e.reason.Error() }
+// Error returns the reason and the name of the resource.
+func (e *RefusedError) Error() string { return e.reason.Error() + ": " + e.Resource }
 
 // Unwrap returns the reason.
 func (e *RefusedError) Unwrap() error { return e.reason }
@@ -110,7 +113,7 @@ func New(resource Resource) *Pool {
 
 // Take takes a part of the resource for a payer. Return it with [Pool.Give]. The error is a
 // [RefusedError] if the part is not free within the longest wait of the resource. If ctx ends
-// first, the error is its cause.
+// first, the error wraps its cause.
 //
 // A payer that holds nothing may take more than its share, and any payer more than the
 // total while nothing is taken. Otherwise a large part would never be granted.
@@ -162,17 +165,22 @@ func (p *Pool) await(ctx context.Context, payer int64, waiting *request) error {
 			return nil // granted just now
 		}
 		p.give(payer, waiting.weight)
-		return context.Cause(ctx)
+		return p.ended(ctx)
 	}
 	err := p.check(payer, waiting.weight)
 	p.serve() // the requests behind this one may need less
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return p.ended(ctx)
 	case err == nil:
 		err = ErrTotal // others come first
 	}
 	return p.refuse(payer, waiting.weight, err)
+}
+
+// ended returns the error of a wait that ended with its context.
+func (p *Pool) ended(ctx context.Context) error {
+	return fmt.Errorf("admission: waiting for %s: %w", p.resource.Name, context.Cause(ctx))
 }
 
 // manyRetries is the number of payers from which on refuse forgets those whose time is over.
@@ -201,7 +209,7 @@ func (p *Pool) refuse(payer, weight int64, reason error) error {
 		}
 		p.retries[payer] = at
 	}
-	return &RefusedError{reason, wait}
+	return &RefusedError{reason, p.resource.Name, wait}
 }
 
 // Give returns a part that Take has granted.

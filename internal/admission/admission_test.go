@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -135,8 +136,8 @@ func TestLargePart(t *testing.T) {
 	})
 }
 
-// TestWaitTooLong checks the error of a request that waits too long, and that it leaves
-// its place to others.
+// TestWaitTooLong checks the error of a request that waits too long, which names the resource, and
+// that the request leaves its place to others.
 func TestWaitTooLong(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("the client is gone")
@@ -155,13 +156,13 @@ func TestWaitTooLong(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, gone)
 				defer cancel()
-				q := &queue{pool: admission.New(admission.Resource{Total: 2, Share: 1, Wait: test.wait})}
+				q := &queue{pool: admission.New(admission.Resource{Name: "of these", Total: 2, Share: 1, Wait: test.wait})}
 				for _, holder := range test.holds {
 					q.start(ctx, holder, 1)
 				}
 				began := time.Now()
-				if err := q.pool.Take(ctx, test.payer, 1); !errors.Is(err, test.want) {
-					t.Errorf("Take = %v, want %v", err, test.want)
+				if err := q.pool.Take(ctx, test.payer, 1); !errors.Is(err, test.want) || !strings.Contains(err.Error(), "of these") {
+					t.Errorf("Take = %v, want %v of these", err, test.want)
 				}
 				if waited := time.Since(began); waited != min(test.wait, 2*time.Second) {
 					t.Errorf("Take waited %s", waited)

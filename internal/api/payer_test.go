@@ -34,7 +34,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 	const share = 200
 	p := start(t)
 	other := p.as(p.newKey("other", auth.Admin))
-	for name, accept := range map[string]string{"streams": "text/event-stream", "long polls": "application/json"} {
+	for name, accept := range map[string]string{"streams of events": "text/event-stream", "requests that wait for a change": "application/json"} {
 		t.Run(name, func(t *testing.T) {
 			clients := p.in(t).payer(name)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -61,9 +61,11 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 			}
 			need.Within(t, 20*time.Second, "all places of the payer are in use", func() bool { return p.server.WaitingForEvents() == share })
 			for _, client := range clients {
-				client.do("GET", "/events?after=latest", nil, "Accept", accept, "Prefer", "wait=30").wantRejected(429, "too_many_concurrent_requests")
+				refused := client.do("GET", "/events?after=latest", nil, "Accept", accept, "Prefer", "wait=30")
+				refused.wantRejected(429, "too_many_concurrent_requests")
+				need.Same(t, "Your account has too many "+name+". Wait until some have ended.", refused.error().Message, "the message")
 			}
-			if name == "long polls" { // a request with an invalid cursor does not wait
+			if name == "requests that wait for a change" { // a request with an invalid cursor does not wait
 				clients[2].do("GET", ownRecord+"?operation=listPets&cursor=x", nil, "Prefer", "wait=30").wantError(400, "invalid_cursor")
 			}
 			open(other)
