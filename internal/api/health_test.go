@@ -155,6 +155,27 @@ func TestOlderSchema(t *testing.T) {
 	}
 }
 
+// TestMissingPrivileges: while the role lacks a privilege, the server is not ready, and a statement that
+// needs it makes the server unavailable.
+func TestMissingPrivileges(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	migrations := need.Value(postgres.OpenMigrations(t.Context(), database.OwnerURL))(t)
+	defer migrations.Close()
+	role, url := database.NewRole(t)
+	need.OK(t, migrations.GrantServing(t.Context(), role))
+	pgtest.Exec(t, database.Pool, "REVOKE ALL ON messages FROM "+role)
+	clock, pool := &stoppedClock{}, pgtest.Open(t, url, 4)
+	p := startOn(t, database).with(func(o *api.Options) { o.Now, o.DB = clock.now, pool })
+	p.wantNotReady("lacks privileges", map[string]string{"database": "ok", "schema": "denied", "partitions": "unknown", "shutdown": "ok"})
+	p.get("/messages").wantError(503, "unavailable")
+	p.get("/pets").want(200)
+	need.OK(t, migrations.GrantServing(t.Context(), role))
+	clock.move(time.Second)
+	p.get("/readyz").want(200)
+	p.get("/messages").want(200)
+}
+
 // dropPartitions drops all partitions of events.
 func (p *petstore) dropPartitions() {
 	p.t.Helper()

@@ -75,7 +75,7 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 	case schema.fit == postgres.SchemaAhead:
 		return unready("schema", string(schema.fit), "The database schema no longer supports this release. Start the release that has migrated it.")
 	case schema.fit == postgres.SchemaDenied:
-		return unready("schema", string(schema.fit), "The database role of the server has no privileges. Run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE.")
+		return unready("schema", string(schema.fit), "The database role of the server lacks privileges. Run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE.")
 	case schema.missing != nil:
 		requestOf(c).cause = schema.missing
 		return unready("partitions", "missing", "The table events has no partition for new rows, and the server cannot create it. The log of the server says why.")
@@ -94,7 +94,7 @@ type schemaState struct {
 // readSchema reads the state of the schema. It creates the partitions of events that are
 // missing.
 func (g *Gate) readSchema(ctx context.Context) (state schemaState, err error) {
-	if state.fit, err = g.options.DB.SchemaFit(ctx); err != nil || state.fit != postgres.SchemaFits {
+	if state.fit, err = g.schemaFit(ctx); err != nil || state.fit != postgres.SchemaFits {
 		return state, err
 	}
 	fit, err := g.options.DB.EventsFit(ctx, 0)
@@ -110,12 +110,28 @@ func (g *Gate) readSchema(ctx context.Context) (state schemaState, err error) {
 	return state, nil
 }
 
+// schemaFit reports whether the schema fits and the role has its privileges. It looks for them
+// until it has found all.
+func (g *Gate) schemaFit(ctx context.Context) (postgres.SchemaFit, error) {
+	fit, err := g.options.DB.SchemaFit(ctx)
+	if err != nil || fit != postgres.SchemaFits || g.schema.granted {
+		return fit, err
+	}
+	missing, err := g.options.DB.MissingPrivileges(ctx)
+	if len(missing) > 0 {
+		return postgres.SchemaDenied, nil
+	}
+	g.schema.granted = err == nil
+	return fit, err
+}
+
 // schemaChecks has the latest check of the schema. Only the function that runs uses it.
 type schemaChecks struct {
 	running singleflight.Group
 	began   time.Time
 	state   schemaState
 	err     error
+	granted bool // whether the role had all privileges
 }
 
 // checkSchema returns the result of a check that began at most a readinessInterval ago. A

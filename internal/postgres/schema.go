@@ -21,8 +21,8 @@ const (
 	SchemaBehind SchemaFit = "behind"
 	// SchemaAhead: a migration has removed something that this program uses.
 	SchemaAhead SchemaFit = "ahead"
-	// SchemaDenied: the role may not read the schema, because [Migrations.GrantServing] has not
-	// granted it the privileges.
+	// SchemaDenied: the role lacks privileges that [Migrations.GrantServing] grants. [DB.SchemaFit]
+	// notices only that it may not read the schema. [DB.MissingPrivileges] finds the others.
 	SchemaDenied SchemaFit = "denied"
 )
 
@@ -34,7 +34,7 @@ func (f SchemaFit) Problem() string {
 	case SchemaAhead:
 		return "the database schema no longer supports this release; start the release that has migrated it"
 	case SchemaDenied:
-		return "the role of DATABASE_URL has no privileges on the tables; run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE set to this role"
+		return "the role of DATABASE_URL lacks privileges on the tables; run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE set to this role"
 	default:
 		return ""
 	}
