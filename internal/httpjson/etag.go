@@ -62,13 +62,20 @@ func matches(fields []string, etag string, strongly bool) bool {
 // NoTag is the entity tag of a resource without one. Only "*" matches it.
 const NoTag = ""
 
+var errNoTag = ErrPreconditionFailed.WithMessage("This path has no entity tag. Send neither If-Match nor If-None-Match.")
+
 // CheckPreconditions evaluates If-Match and then If-None-Match (RFC 9110, section 13.2.2)
 // against the entity tag of an existing resource. It reports whether the response to a
-// read is 304. The error is [ErrPreconditionFailed]. It ignores the headers about dates
-// and ranges, which need a modification date or a Range header that the server supports.
+// read is 304. The error is [ErrPreconditionFailed], with another message for [NoTag]. It ignores
+// the headers about dates and ranges, which need a modification date or a Range header that the
+// server supports.
 func CheckPreconditions(r *http.Request, etag string) (notModified bool, err error) {
+	failed := ErrPreconditionFailed
+	if etag == NoTag {
+		failed = errNoTag
+	}
 	if fields := r.Header["If-Match"]; len(fields) > 0 && !matches(fields, etag, true) {
-		return false, ErrPreconditionFailed
+		return false, failed
 	}
 	switch {
 	case !matches(r.Header["If-None-Match"], etag, false):
@@ -76,7 +83,7 @@ func CheckPreconditions(r *http.Request, etag string) (notModified bool, err err
 	case isRead(r):
 		return true, nil
 	default:
-		return false, ErrPreconditionFailed
+		return false, failed
 	}
 }
 

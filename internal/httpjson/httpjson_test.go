@@ -27,6 +27,8 @@ func TestCheckPreconditions(t *testing.T) {
 		{"HEAD", "If-None-Match", `"b", W/"a"`, `"a"`, true, false},
 		{"GET", "If-None-Match", `*`, httpjson.NoTag, true, false},
 		{"GET", "If-None-Match", `""`, httpjson.NoTag, false, false},
+		{"POST", "If-None-Match", `*`, httpjson.NoTag, false, true},
+		{"POST", "If-Match", `"a"`, httpjson.NoTag, false, true},
 		{"PATCH", "If-None-Match", `"a"`, `"a"`, false, true},
 		{"PATCH", "If-Match", `"a"`, `"a"`, false, false},
 		{"PATCH", "If-Match", `W/"a"`, `"a"`, false, true},
@@ -40,8 +42,12 @@ func TestCheckPreconditions(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), test.method, "/", nil)
 		r.Header.Set(test.name, test.value)
 		notModified, err := httpjson.CheckPreconditions(r, test.etag)
-		if notModified != test.notModified || errors.Is(err, httpjson.ErrPreconditionFailed) != test.failed {
+		failed, is := errors.AsType[*httpjson.Error](err)
+		if notModified != test.notModified || is != test.failed {
 			t.Errorf("%s %s: %s with the tag %s: not modified %t, error %v", test.method, test.name, test.value, test.etag, notModified, err)
+		}
+		if is && (failed.Code != httpjson.ErrPreconditionFailed.Code || strings.Contains(failed.Message, "no entity tag") != (test.etag == httpjson.NoTag)) {
+			t.Errorf("%s %s: %s with the tag %s: %s, %s", test.method, test.name, test.value, test.etag, failed.Code, failed.Message)
 		}
 	}
 }
