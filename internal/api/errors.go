@@ -62,6 +62,8 @@ var (
 
 	errCursorExpired = &httpjson.Error{Status: 410, Code: "cursor_expired", Message: "The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`."}
 
+	errReplayExpired = errCursorExpired.WithMessage("The feed of your account does not have the event in `after`. Omit `after` to replay all that it has.")
+
 	errUnknownSample        = &httpjson.Error{Status: 422, Code: "unknown_sample", Message: "The sample in sample does not exist. Save it first or send the name of another one."}
 	errUnknownSandbox       = &httpjson.Error{Status: 422, Code: "unknown_sandbox", Message: "The sandbox in from does not exist, or it is deleted or expired. Send the id of a live sandbox."}
 	errUnknownCategory      = &httpjson.Error{Status: 422, Code: "unknown_category", Message: "The category in categoryId does not exist. Create it first or send the id of another one."}
@@ -132,7 +134,7 @@ var errorReference = describe(
 
 		{httpjson.ErrRequestTimeout, "Send the whole request within 10 seconds. The server closes the connection. Open a new one and retry."},
 
-		{errCursorExpired, "The event is older than 30 days, of another account, or was lost in a failover or a restore. List your resources again, and follow the feed from `after=latest`."},
+		{errCursorExpired, "The event is older than 30 days, of another account, or was lost in a failover or a restore. List your resources again, and follow the feed from `after=latest`. In a replay, omit `after` instead."},
 		{gate.ErrOperationSunset, "Use the successor in the header `Link` (`successor-version`). The reference says how they differ."},
 		{httpjson.ErrPreconditionFailed, "Read the resource again, decide again, and send the change with the new tag, in its quotes. Lists, the summary, the account and API keys have no tag. Send neither `If-Match` nor `If-None-Match` there. A write with `If-None-Match` succeeds only if the resource does not have the tag."},
 		{httpjson.ErrBodyTooLarge, "Send a smaller body. The default limit is 64 KiB (65,536 bytes). The operator of the server can change it."},

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -9,6 +10,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/event"
+	"petstore/internal/feed"
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 	"petstore/internal/webhook"
@@ -127,6 +129,9 @@ func (s *Server) replayWebhook(c *gin.Context) error {
 	return s.accept(c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		r := webhook.NewReplay(queries, gate.Caller(c).AccountID, gate.Caller(c).IsSandbox(), at)
 		start, err := r.Start(ctx, after)
+		if _, expired := errors.AsType[*feed.ExpiredError](err); expired {
+			return nil, errReplayExpired
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -92,7 +92,8 @@ func TestReplayWebhook(t *testing.T) {
 	}
 	p.exec("DELETE FROM events WHERE sequence <= 2 AND account_id = $1", p.accountID())
 	p.post(hook.path()+"/replay", object{"after": beginning}).wantError(410, "cursor_expired")
-	p.post(hook.path()+"/replay", object{"after": events[0].ID}).wantError(410, "cursor_expired")
+	expired := p.post(hook.path()+"/replay", object{"after": events[0].ID}).wantError(410, "cursor_expired")
+	need.Contains(t, "the message", expired.error().Message, "Omit `after`")
 	want := len(wanted(2, "pet.created", "category.created"))
 	for _, body := range []object{{}, {"after": events[1].ID}} {
 		if got := decode[replayed](p.post(hook.path()+"/replay", body).want(202)); got.Deliveries != want || want == 0 {
