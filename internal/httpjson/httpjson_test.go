@@ -1,6 +1,7 @@
 package httpjson_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"net/http"
@@ -411,17 +412,21 @@ func httpCode(err error) string {
 
 func TestReadBody(t *testing.T) {
 	t.Parallel()
+	const chunked = "Transfer-Encoding: chunked\r\n\r\n"
 	for _, test := range []struct {
-		body, code string
+		sent, body, code, message string
 	}{
-		{"12345", ""},
-		{"123456", "body_too_large"},
+		{"Content-Length: 5\r\n\r\n12345", "12345", "", ""},
+		{"Content-Length: 6\r\n\r\n123456", "", "body_too_large", "larger than 5 bytes"},
+		{"Content-Length: 5\r\n\r\n1234", "", "invalid_json", "ended early"},
+		{chunked + "5\r\n1234", "", "invalid_json", "ended early"},
+		{chunked + "x\r\n", "", "invalid_json", "chunk"},
 	} {
-		w := httptest.NewRecorder()
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(test.body))
-		body, err := httpjson.ReadBody(w, r, 5)
-		if httpCode(err) != test.code || (err == nil) != (string(body) == test.body) {
-			t.Errorf("%q: got %q and the error %v, want %q", test.body, body, err, test.code)
+		r := need.Value(http.ReadRequest(bufio.NewReader(strings.NewReader("POST / HTTP/1.1\r\nHost: x\r\n" + test.sent))))(t)
+		body, err := httpjson.ReadBody(httptest.NewRecorder(), r, 5)
+		failed, _ := errors.AsType[*httpjson.Error](err)
+		if string(body) != test.body || httpCode(err) != test.code || failed != nil && !strings.Contains(failed.Message, test.message) {
+			t.Errorf("%q: got %q and the error %#v, want %q", test.sent, body, failed, test.code)
 		}
 	}
 }

@@ -26,7 +26,7 @@ const (
 )
 
 // ReadBody reads a whole body of at most the given size in bytes. The error is
-// [ErrBodyTooLarge], [ErrRequestTimeout] or [ErrInvalidJSON] if the body is incomplete.
+// [ErrBodyTooLarge], [ErrRequestTimeout] or [ErrInvalidJSON] if the body is incomplete or malformed.
 // After an error, the caller should close the connection instead of waiting for the rest.
 func ReadBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
@@ -38,8 +38,10 @@ func ReadBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 		return nil, TooLarge(most)
 	case errors.Is(err, os.ErrDeadlineExceeded): // the ReadTimeout of the HTTP server
 		return nil, ErrRequestTimeout
-	default:
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, ErrInvalidJSON.WithMessage("The body ended early. Send the whole body.")
+	default:
+		return nil, ErrInvalidJSON.WithMessage("A chunk of the body is malformed, or the connection broke. Correct the body or send it again.")
 	}
 }
 
