@@ -136,7 +136,7 @@ var errorReference = describe(
 
 		{errCursorExpired, "The event is older than 30 days, of another account, or was lost in a failover or a restore. List your resources again, and follow the feed from `after=latest`. In a replay, omit `after` instead."},
 		{gate.ErrOperationSunset, "Use the successor in the header `Link` (`successor-version`). The reference says how they differ."},
-		{httpjson.ErrPreconditionFailed, "Read the resource again, decide again, and send the change with the new tag, in its quotes. Lists, the summary, the account and API keys have no tag. Send neither `If-Match` nor `If-None-Match` there. A write with `If-None-Match` succeeds only if the resource does not have the tag."},
+		{httpjson.ErrPreconditionFailed, "Read the resource again, decide again, and send the change with the new tag, in its quotes. Lists, the summary, the account, API keys, sandboxes, samples, fault rules and the report have no tag. Send neither `If-Match` nor `If-None-Match` there. A write with `If-None-Match` succeeds only if the resource does not have the tag."},
 		{httpjson.ErrBodyTooLarge, "Send a smaller body. The default limit is 64 KiB (65,536 bytes). The operator of the server can change it."},
 		{errUnknownCategory, "Create the category first, or use an id from `GET /categories`."},
 		{errUnknownSample, "Use a name from `GET /samples`. Another client may have deleted the sample."},

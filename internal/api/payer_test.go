@@ -251,6 +251,8 @@ func TestLoadsThatDoNothing(t *testing.T) {
 
 	limited.post("/sandboxes/sbx_1/reset", nil).want(404).wantLimit(policy, cheap)
 	clock.move(time.Hour)
+	limited.do("POST", reset, nil, "If-Match", otherTag).want(412).wantLimit(policy, cheap)
+	clock.move(time.Hour)
 	limited.post("/sandboxes", object{"sample": "absent"}).want(422).wantLimit(policy, cheap)
 	clock.move(time.Hour)
 	limited.post(samplesPath, object{"name": stores.SampleShop, "from": fmt.Sprint("sbx_", inside.sandboxID)}).want(409).wantLimit(policy, cheap)
