@@ -353,6 +353,11 @@ func TestDryRun(t *testing.T) {
 			{"name":"a","name":"b","categoryId":1}
 			{"name":"a\u0007","categoryId":1e3}
 			{"name":"a","category":7}
+			{"name":"a","category":""}
+			{"name":"a","category":"\u0000"}
+			{"name":"a","category":"` + long[:201] + `"}
+			{"name":"a","category":"` + strings.Repeat("x", 30_000) + `"}
+			{"name":"","category":"b"}
 			{"name":"a","category":"b","categoryId":1}
 			{"name":"a","category":"b","category":"c"}
 			{"name":"a"}`,

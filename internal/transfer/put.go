@@ -86,9 +86,10 @@ func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
 	if id := one.number("id"); r.Source.units[id] > 0 {
 		one.fields["status"] = jsontext.Value(`"available"`)
 	}
-	if name := one.fields[categoryName]; name != nil {
-		if name.Kind() != '"' || one.fields["categoryId"] != nil {
-			return 0, one.validate()
+	delete(one.fields, "id")
+	if one.fields[categoryName] != nil {
+		if err := one.validate(); err != nil { // its name becomes part of a URL, or of a new category
+			return 0, err
 		}
 		text, _ := jsontext.AppendUnquote(nil, one.take(categoryName)) // valid JSON
 		id, err := r.categoryNamed(ctx, string(text))
@@ -103,7 +104,6 @@ func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
 		}
 		one.fields["categoryId"] = numberValue(id)
 	}
-	delete(one.fields, "id")
 	if err := r.mapID(one, "categoryId", categories); err != nil {
 		return 0, err
 	}
