@@ -147,6 +147,7 @@ func TestConfigurationSentences(t *testing.T) {
 	need.OK(t, selfsigned.Make(certFile, keyFile, time.Now()))
 	const noTLS = "DATABASE_URL has settings of TLS that do not work; check sslmode, and the files of sslrootcert, sslcert and sslkey"
 	const noFile = "DATABASE_URL names a file in %s that does not exist or that petstore may not read"
+	const notProxy = "PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy, such as http://proxy.example:3128"
 	const noStandby = "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 1 is not one"
 	wrong := map[string]string{
 		"PETSTORE_DB_MAX_CONNS=many":                 `PETSTORE_DB_MAX_CONNS must be a whole number between 2 and 10000, but is "many"`,
@@ -168,7 +169,9 @@ func TestConfigurationSentences(t *testing.T) {
 		"PETSTORE_TRUSTED_PROXIES=::1,proxy.example": `PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has "proxy.example"`,
 		"PETSTORE_WEBHOOK_ALLOW=10.0.0.0/8,10.1.2.3/16": `PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, ` +
 			`such as 10.1.0.0/16, 10.1.2.3:8080 or [fd00::/8]:8080, but has "10.1.2.3/16"`,
-		"PETSTORE_WEBHOOK_PROXY=socks5://user:hunter2@proxy.example": "PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy, such as http://proxy.example:3128",
+		"PETSTORE_WEBHOOK_PROXY=socks5://user:hunter2@proxy.example": notProxy,
+		"PETSTORE_WEBHOOK_PROXY=http://user:12#34@proxy.example":     notProxy,
+		"PETSTORE_WEBHOOK_PROXY=http://user:12?34@proxy.example":     notProxy,
 		"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4=,hunter2": "PETSTORE_SECRET_KEY must list keys of 32 random bytes in base64, " +
 			"as openssl rand -base64 32 makes them, but number 2 is not one",
 		"OTEL_TRACES_EXPORTER=zipkin":      `OTEL_TRACES_EXPORTER must be otlp or none, but is "zipkin"`,

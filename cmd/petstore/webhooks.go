@@ -24,8 +24,12 @@ func (c config) checkWebhooks(wrong reportMistake) {
 
 // webhookProxy returns the URL of the proxy, or nil if there is none.
 func (c config) webhookProxy() (proxy *url.URL, valid bool) {
+	if c.WebhookProxy == "" {
+		return nil, true
+	}
 	proxy = httpURL(c.WebhookProxy)
-	return proxy, c.WebhookProxy == "" || proxy != nil && strings.Trim(proxy.Path, "/") == ""
+	hasMore := strings.ContainsAny(c.WebhookProxy, "?#") // also in a password, which would then be a port
+	return proxy, proxy != nil && strings.Trim(proxy.Path, "/") == "" && !hasMore
 }
 
 // guard returns the guard of the URLs of webhooks. loadConfig has validated the settings.
