@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // field is an argument of api after the path.
@@ -18,6 +19,9 @@ type field struct {
 // parseField parses key=value or key:=json. A value that is a JSON number, true, false or
 // null is that, and any other value is a string. Errors say what the argument is.
 func parseField(what, argument string) (field, error) {
+	if !utf8.ValidString(argument) { // json.Marshal would replace a part of it
+		return field{}, fmt.Errorf("a %s must be UTF-8, but is %q", what, argument)
+	}
 	name, text, found := strings.Cut(argument, "=")
 	name, isJSON := strings.CutSuffix(name, ":")
 	if !found || name == "" {

@@ -119,6 +119,7 @@ func TestUsageSentences(t *testing.T) {
 		"key create --account a --expires-in -200000d": `--expires-in must be a duration such as 90d or 12h, ` +
 			`at most 100 years, but is "-200000d"; see petstore key create --help`,
 		"key create --account a --expires-in=": "--expires-in needs a value; see petstore key create --help",
+		"export pets name=\xff":                `a filter must be UTF-8, but is "name=\xff"; see petstore export --help`,
 		"export pets status":                   `a filter must be key=value or key:=json, such as petId=1, but is "status"; see petstore export --help`,
 		"export pets limit=5":                  "limit is not a filter, because export writes all pages; see petstore export --help",
 		"report --fail-on ":                    "--fail-on needs a value; see petstore report --help",
