@@ -12,8 +12,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/net/http/httpguts"
@@ -177,13 +179,20 @@ func (p *program) pretty(got *reply) []byte {
 	return append(bytes.TrimRight(p.indent(got.text, ""), "\n"), '\n')
 }
 
-// indent indents JSON on a terminal, below a prefix. It returns other texts unchanged.
+// controls matches the control characters that JSON may have as they are. A terminal may obey them.
+var controls = regexp.MustCompile(`[\x{7F}-\x{9F}]`)
+
+// indent indents JSON on a terminal, below a prefix, and escapes control characters. It returns other
+// texts unchanged.
 func (p *program) indent(text []byte, prefix string) []byte {
 	var indented bytes.Buffer
 	if !isTerminal(p.stdout) || json.Indent(&indented, text, prefix, "  ") != nil {
 		return text
 	}
-	return indented.Bytes()
+	return controls.ReplaceAllFunc(indented.Bytes(), func(one []byte) []byte {
+		character, _ := utf8.DecodeRune(one)
+		return fmt.Appendf(nil, `\u%04x`, character)
+	})
 }
 
 // printPages sends a call and follows its links to the next pages. It prints the elements of

@@ -96,13 +96,13 @@ func TestImportShowsProgress(t *testing.T) {
 	}
 }
 
-// TestAPIIndents: api indents JSON on a terminal.
+// TestAPIIndents: api indents JSON on a terminal, and escapes what a terminal may obey.
 func TestAPIIndents(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	screen, terminal := openTerminal(t)
-	need.OK(t, run(t.Context(), []string{"api", "POST", "/categories", "name=Dogs"}, &program{environ: s.environ, dir: emptyDir, stdout: terminal, stderr: io.Discard}))
-	if printed := readUntil(t, screen, "}"); !strings.HasPrefix(printed, "{\r\n  \"id\": 1001,\r\n  ") {
+	need.OK(t, run(t.Context(), []string{"api", "POST", "/categories", "name=Dogs", "description=\x7f\u009b2Jé"}, &program{environ: s.environ, dir: emptyDir, stdout: terminal, stderr: io.Discard}))
+	if printed := readUntil(t, screen, "}"); !strings.HasPrefix(printed, "{\r\n  \"id\": 1001,\r\n  ") || !strings.Contains(printed, `": "\u007f\u009b2Jé"`) {
 		t.Errorf("api printed %q on the terminal", printed)
 	}
 }
