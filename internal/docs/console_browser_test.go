@@ -514,6 +514,7 @@ func (s *shop) curlOfRequest(t *testing.T) {
 		{"POST", "/messages", "", "{\"message\":\"x\"}\x00", "X-Odd", "", http.StatusBadRequest},
 		{"GET", "/pets/..", "", nil, "X-Odd", "", http.StatusBadRequest},
 		{"GET", "/pets/.%2E", "", nil, "X-Odd", "", http.StatusBadRequest},
+		{"GET", "/categories", "?name=a;b", nil, "X-Odd", "", http.StatusBadRequest},
 	}
 	copyCommand := func() {
 		p.copies(`document.querySelector(".copying")`, func() { p.button(".detail", "Copy as cURL") })

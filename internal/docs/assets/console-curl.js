@@ -14,7 +14,7 @@ export const isCut = ({ body, bodySize }) => bodySize > (body === "" ? 0 : mostO
  */
 export function curl({ method, path, query, request }) {
   const { headers, body, bodyEncoding, bodySize } = request;
-  const target = (query === undefined ? path : `${path}?${query}`).replaceAll(/[^\w.~%/?&=+:,@-]/gu, encodeURIComponent);
+  const target = (query === undefined ? path : `${path}?${query}`).replaceAll(/[^\w.~%/?&=+:;,@-]/gu, encodeURIComponent);
   const bytes = bodyEncoding === "base64" ? atob(body) : String.fromCharCode(...new TextEncoder().encode(body));
   const binary = bodyEncoding === "base64" || bytes.includes("\0"); // which a shell drops
   // With -X HEAD, curl waits for the body that the response announces.
