@@ -47,9 +47,9 @@ A field is key=value. A value that is a number, true, false or null has that typ
 JSON, and any other value is a string. For all other JSON, write key:=json. The fields
 of GET and DELETE become query parameters, and of POST, PUT and PATCH a JSON object.
 
-A POST has a new Idempotency-Key if the operation takes one. After 429, a 5xx or a lost
-connection, api sends the request again if that is safe. It waits as long as the server
-says in Retry-After.
+A POST has a new Idempotency-Key if the operation takes one. After 408, 429, a 5xx or a
+lost connection, api sends the request again if that is safe. It waits as long as the
+server says in Retry-After.
 
 A redirect or a status from 400 is an error: the body goes to stdout, its code and
 message to stderr, and the exit code is 1. On a terminal, JSON is indented.`,

@@ -309,7 +309,7 @@ func TestLimitHoldsAll(t *testing.T) {
 // TestPatience: a client waits long for a server that is away, but not for one with a bug.
 func TestPatience(t *testing.T) {
 	t.Parallel()
-	for status, most := range map[int]int64{http.StatusInternalServerError: 1, http.StatusServiceUnavailable: 2} {
+	for status, most := range map[int]int64{http.StatusInternalServerError: 1, http.StatusServiceUnavailable: 2, http.StatusRequestTimeout: 2} {
 		var sent atomic.Int64
 		server := need.Server(t, func(w http.ResponseWriter, _ *http.Request) {
 			if sent.Add(1) == 1 {

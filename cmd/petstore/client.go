@@ -217,6 +217,8 @@ func isTemporary(got *reply, isSafe bool) bool {
 	switch got.StatusCode {
 	case http.StatusTooManyRequests:
 		return true
+	case http.StatusRequestTimeout:
+		return isSafe
 	case http.StatusConflict:
 		return isSafe && follow.ReadError(got.Response, got.text).Code == "idempotency_in_progress"
 	default:

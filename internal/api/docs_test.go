@@ -308,7 +308,8 @@ func TestGuides(t *testing.T) {
 
 // behindProxy starts another server behind a proxy, and returns the URL of the proxy, with which the
 // links of the server begin. The first response to a POST is as if it came during another attempt. The
-// proxy breaks off the body of the second, and holds the third back until the client gives up.
+// proxy breaks off the body of the second, holds the third back until the client gives up, and refuses
+// the fourth.
 func (p *petstore) behindProxy() string {
 	p.t.Helper()
 	proxy := httptest.NewUnstartedServer(nil)
@@ -324,16 +325,21 @@ func (p *petstore) behindProxy() string {
 				return nil
 			}
 			body := r.Body
+			refuse := func(status int, retryAfter, text string) {
+				r.StatusCode = status
+				r.Header.Set("Retry-After", retryAfter)
+				r.Header.Del("Content-Length")
+				r.Body = newBody(strings.NewReader(text), body)
+			}
 			switch posts.Add(1) {
 			case 1:
-				r.StatusCode = http.StatusConflict
-				r.Header.Set("Retry-After", "1")
-				r.Header.Del("Content-Length")
-				r.Body = newBody(strings.NewReader(`{"code": "idempotency_in_progress", "status": 409}`), body)
+				refuse(http.StatusConflict, "1", `{"code": "idempotency_in_progress", "status": 409}`)
 			case 2:
 				r.Body = newBody(io.MultiReader(io.LimitReader(body, 9), iotest.ErrReader(io.ErrUnexpectedEOF)), body)
 			case 3:
 				<-r.Request.Context().Done()
+			case 4:
+				refuse(http.StatusRequestTimeout, "0", `{"code": "request_timeout", "status": 408}`)
 			}
 			return nil
 		},

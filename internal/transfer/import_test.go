@@ -133,14 +133,19 @@ func TestKeyInProgress(t *testing.T) {
 		status     int
 		body, want string
 	}{
+		{http.StatusRequestTimeout, "<html>", "the server returned 408 Request Timeout"},
 		{http.StatusConflict, `{"code":"idempotency_in_progress","message":"Wait."}`, "the server returned 409 idempotency_in_progress: Wait"},
 		{http.StatusBadGateway, "<html>", "the server returned 502 Bad Gateway"},
 	} {
 		if got, err := load(test.status, test.body); err == nil || err.Error() != test.want || got.Failed != 0 {
 			t.Errorf("%+v, %v, want %s", got, err, test.want)
 		}
+		journals, _ := filepath.Glob(path + "*.journal") // the pattern is right
+		if text := need.Value(os.ReadFile(journals[0]))(t); strings.Contains(string(text), "2 -") {
+			t.Errorf("after %d, the row is not in doubt: %s", test.status, text)
+		}
 	}
-	if got, err := load(http.StatusCreated, `{"id":1}`); err != nil || got.Imported != 1 || len(keys) != 3 || keys[0] != keys[1] || keys[0] != keys[2] {
+	if got, err := load(http.StatusCreated, `{"id":1}`); err != nil || got.Imported != 1 || len(keys) != 4 || len(slices.Compact(slices.Clone(keys))) != 1 {
 		t.Errorf("again: %+v, %v, with the keys %q", got, err, keys)
 	}
 }

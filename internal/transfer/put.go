@@ -60,7 +60,7 @@ func (r *run) send(ctx context.Context, one Request, into any) error {
 	failed := follow.NewStatusError(status, text)
 	failed.Message = strings.TrimSuffix(failed.Message, ".")
 	switch {
-	case status >= http.StatusInternalServerError, problem.Code == "idempotency_in_progress":
+	case status >= http.StatusInternalServerError, status == http.StatusRequestTimeout, problem.Code == "idempotency_in_progress":
 		return failed
 	case slices.Contains([]int{400, 404, 409, 413, 422}, status) && problem.Code != "" && problem.Code != "route_not_found" && problem.Code != "sandbox_full":
 		return mistakes(problem.Code, problem.Message, problem.Errors)
