@@ -21,6 +21,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/egress"
 	"petstore/internal/follow"
+	"petstore/internal/listener"
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 	"petstore/internal/transfer"
@@ -400,6 +401,17 @@ func TestKeyedPosts(t *testing.T) {
 	slices.Sort(want)
 	got := slices.Sorted(slices.Values(keyedPosts))
 	need.Same(t, want, got, "paths whose POST has an Idempotency-Key (want: spec, got: keyedPosts)")
+}
+
+// TestLookupFails: a lookup that fails does not say that the name is unknown.
+func TestLookupFails(t *testing.T) {
+	t.Parallel()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err := net.DefaultResolver.LookupHost(ended, "host.invalid")
+	need.Same(t, `the host name "host.invalid" cannot be looked up`, whyNoResponse(err, time.Minute), "%v", err)
+	_, err = listener.Listen(ended, "host.invalid:80")
+	need.Same(t, `cannot listen on host.invalid:80: the host name "host.invalid" cannot be looked up`, err.Error(), "Listen")
 }
 
 // TestStreamIsReset: the client says the same as over HTTP/1.1 if the server breaks off a response.

@@ -384,8 +384,10 @@ func whyNoResponse(err error, timeout time.Duration) string {
 	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	var netErr net.Error
 	switch {
-	case isLookup:
+	case isLookup && lookup.IsNotFound:
 		return fmt.Sprintf("the host name %q is unknown", lookup.Name)
+	case isLookup:
+		return fmt.Sprintf("the host name %q cannot be looked up", lookup.Name)
 	case isNumber: // such as "connection refused"
 		return number.Error()
 	case errors.As(err, &netErr) && netErr.Timeout():

@@ -75,8 +75,10 @@ func whyNotListening(err error) string {
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	number, isNumber := errors.AsType[syscall.Errno](err)
 	switch {
-	case isLookup:
+	case isLookup && lookup.IsNotFound:
 		return fmt.Sprintf("the host name %q is unknown", lookup.Name)
+	case isLookup:
+		return fmt.Sprintf("the host name %q cannot be looked up", lookup.Name)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return "another program listens there"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
