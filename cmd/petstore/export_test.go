@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -297,13 +299,23 @@ func TestExportCSV(t *testing.T) {
 	}
 }
 
-// TestExportFollows: export writes the list, and then each change and deletion.
+// TestExportFollows: export writes the list, and then each change and deletion. The stream may be away
+// at first.
 func TestExportFollows(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	api := func(args ...string) { must(t, s.environ, append([]string{"api"}, args...)...) }
 	api("POST", "/categories", "name=first")
-	p := begin(t, s.dir, s.environ, "export", "categories", "--follow")
+	var streams atomic.Int64
+	proxied := s.behind(func(server http.Handler, w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") == "text/event-stream" && streams.Add(1) == 1 {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		server.ServeHTTP(w, r)
+	})
+	p := begin(t, s.dir, proxied.environ, "export", "categories", "--follow")
+	p.expect("no connection: the server returned 502 Bad Gateway; connecting again in")
 	p.expect("listening")
 	api("POST", "/categories", "name=second")
 	id := regexp.MustCompile(`\d+`).FindString(p.expect(`"name":"second"}`))

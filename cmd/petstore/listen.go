@@ -155,6 +155,7 @@ func (p *program) feed(of *client) *follow.Feed {
 // such as one of stdout, as it is.
 func (c *client) follow(ctx context.Context, feed *follow.Feed, of string, handle func(context.Context, follow.Event) error) error {
 	var failed error
+	feed.Reached = c.answered.Load()
 	err := feed.Follow(ctx, func(ctx context.Context, e follow.Event) error {
 		failed = handle(ctx, e)
 		return failed

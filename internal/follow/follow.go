@@ -91,6 +91,9 @@ type Feed struct {
 	After string
 	// Lost reports why there is no connection. Follow tries again after the pause.
 	Lost func(err error, pause time.Duration)
+	// Reached says that the server has responded to other requests, so that Follow also repeats the
+	// first attempt to connect.
+	Reached bool
 	// Connected reports that a stream has begun; nil: nobody needs it.
 	Connected func()
 
@@ -116,12 +119,12 @@ func NextLink(header http.Header) *url.URL {
 
 // Follow calls handle for each event until ctx ends, and returns its error then. It connects
 // again when it has lost a connection, and continues after the last handled event. It returns
-// an error of handle, and the error of the first attempt to connect, unless the key has sent too
-// many requests. It also returns [ErrGap],
-// [ErrNotFeed] and each [StatusError] after which another attempt would fail as well.
+// an error of handle, [ErrGap], [ErrNotFeed] and each [StatusError] after which another attempt
+// would fail as well. Unless f.Reached, it also returns the error of the first attempt to connect,
+// but waits if the key has sent too many requests.
 func (f *Feed) Follow(ctx context.Context, handle func(context.Context, Event) error) error {
 	f.hint = firstPause
-	for connected := false; ; {
+	for connected := f.Reached; ; {
 		err := f.stream(ctx, func(e Event) error { return handle(ctx, e) }, &connected)
 		var failed *handleError
 		status, isStatus := errors.AsType[*StatusError](err)
