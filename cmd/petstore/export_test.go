@@ -290,7 +290,7 @@ func TestExportCSV(t *testing.T) {
 	}
 	ids := to.rows("pets")
 	to.load(to.file("inventory.csv", fmt.Sprintf("petId,quantity,status\n%v,5,sold\n%v,0,\n", ids[0]["id"], ids[1]["id"])))
-	to.load(to.file("orders.csv", fmt.Sprintf("id,petId,quantity,shipDate,complete\n1,%v,2,2026-12-24T09:30:00Z,true\n2,%[1]v,,,false\n", ids[0]["id"])))
+	to.load(to.file("orders.csv", fmt.Sprintf("id,petId,quantity,shipDate,complete\n1,%v,2,2026-12-24T09:30:00Z,TRUE\n2,%[1]v,,,false\n", ids[0]["id"])))
 	if got := to.rows("orders", "complete=true"); len(got) != 1 || fmt.Sprintf("%v %v", got[0]["quantity"], got[0]["shipDate"]) != "2 2026-12-24T09:30:00Z" {
 		t.Errorf("the complete orders: %v", got)
 	}

@@ -42,10 +42,11 @@ func formatCell(value json.RawMessage) string {
 }
 
 // parseCell returns the JSON value of a cell that is not empty. A cell that is not a number or a
-// boolean, in a column of them, becomes a string, which the server rejects.
+// boolean, in a column of them, becomes a string, which the server rejects. The case of true and
+// false does not matter.
 func (r *Resource) parseCell(column, cell string) jsontext.Value {
 	if !r.isText(column) {
-		value := jsontext.Value(cell)
+		value := jsontext.Value(strings.ToLower(cell)) // spreadsheets write TRUE and FALSE
 		if strings.TrimSpace(cell) == cell && !strings.ContainsAny(cell[:1], `"{[`) && value.IsValid() {
 			return value
 		}
