@@ -345,7 +345,8 @@ func TestExportFollows(t *testing.T) {
 	p.exits(exitFailure)
 }
 
-// TestImportCategories: rows may name categories, which import finds or creates once.
+// TestImportCategories: rows may name categories, which import finds or creates once. In an archive, the ids of others
+// may be equal.
 func TestImportCategories(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -358,6 +359,10 @@ func TestImportCategories(t *testing.T) {
 	}
 	if got := s.rows("categories"); len(got) != 5 {
 		t.Errorf("the categories %v", got)
+	}
+	s.load(s.file("store.ndjson", `{"kind":"category","id":1001,"name":"Birds"}`+"\n"+`{"kind":"pet","name":"Tom","category":"Dogs"}`))
+	if got := s.rows("pets", "name=Tom"); got[0]["categoryId"] != 1001.0 {
+		t.Errorf("the pet of an archive with the name of a category is %v", got)
 	}
 	s.fails([]string{s.file("pets.ndjson", `{"name":"a","category":"Dogs","categoryId":1}`)}, "pets.ndjson:1: `categoryId` is not allowed beside `category`.")
 }

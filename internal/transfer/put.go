@@ -103,8 +103,7 @@ func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
 			return 0, err
 		}
 		one.fields["categoryId"] = numberValue(id)
-	}
-	if err := r.mapID(one, "categoryId", categories); err != nil {
+	} else if err := r.mapID(one, "categoryId", categories); err != nil {
 		return 0, err
 	}
 	id, err := r.post(ctx, one)
