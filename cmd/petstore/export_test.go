@@ -172,7 +172,7 @@ func TestArchive(t *testing.T) {
 }
 
 // TestCorrectedArchive: pets get their final stock and status when they and their orders are imported by a
-// later import. It leaves the stock of other pets alone.
+// later import. It sets stock that was edited, also to 0, and leaves the stock of other pets alone.
 func TestCorrectedArchive(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -194,6 +194,7 @@ func TestCorrectedArchive(t *testing.T) {
 	}
 	add("used", 2, 77, "available", date)
 	add("old", 2, 5, "sold")
+	add("emptied", 2, 6, "available")
 	text := `{"kind":"category","id":1,"name":"Dogs"}` + "\n" + `{"kind":"category","id":2,"name":"Cats"}` + "\n" + fmt.Sprint(rows["pet"], rows["inventory"], rows["order"])
 	path := s.file("store.ndjson", text)
 	s.fails([]string{path}, "store.ndjson:1: Another category has this name", "rows that were not imported: 10")
@@ -203,7 +204,7 @@ func TestCorrectedArchive(t *testing.T) {
 		t.Errorf("the pet that is imported later is %v", got)
 	}
 	must(t, s.environ, "api", "PUT", fmt.Sprint("/store/inventory/", s.rows("pets", "name=used")[0]["id"]), "quantity=9")
-	imported := strings.NewReplacer(mistake, date, `"old"`, `"new"`).Replace(text)
+	imported := strings.NewReplacer(mistake, date, `"old"`, `"new"`, `"quantity":6`, `"quantity":0`).Replace(text)
 	s.file("store.ndjson", imported)
 	s.load(path)
 	var want []map[string]any

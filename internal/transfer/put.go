@@ -157,11 +157,7 @@ func (r *run) putStock(ctx context.Context, one *row) (int64, error) {
 		}
 		return one.number("petId"), err
 	}
-	switch {
-	case units > 0:
-	case string(one.fields["quantity"]) == "0": // as a new pet
-		return one.number("petId"), nil
-	default:
+	if units == 0 {
 		return one.number("petId"), r.settle(ctx, one)
 	}
 	stocked := maps.Clone(one.fields)
