@@ -345,7 +345,7 @@ func TestDryRun(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 2001)
 	for name, text := range map[string]string{
-		"pets": `{"name":"","categoryId":1}
+		"pets": `{"id":"SKU-17","name":"","categoryId":1}
 			{"name":"a","categoryId":0,"status":"Sold"}
 			{"name":"` + long[:201] + `","categoryId":1.0}
 			{"categoryId":"1"}
@@ -357,34 +357,35 @@ func TestDryRun(t *testing.T) {
 			{"name":"a","category":"\u0000"}
 			{"name":"a","category":"` + long[:201] + `"}
 			{"name":"a","category":"` + strings.Repeat("x", 30_000) + `"}
-			{"name":"","category":"b"}
+			{"id":"SKU-17","name":"","category":"b"}
 			{"name":"a","category":"b","categoryId":1}
 			{"name":"a","category":"b","category":"c"}
 			{"name":"a"}`,
-		"categories": `{"name":"a","description":7}
+		"categories": `{"id":"SKU-17","name":"a","description":7}
 			{"description":"` + long + `"}
 			{"name":"a","description":"\u0000"}
 			{"name":"a","description":null}`,
-		"inventory": `{"petId":0,"quantity":1}
+		"inventory": `{"petId":0,"quantity":1,"status":"lost"}
+			{"id":1,"petId":0,"quantity":1}
 			{"quantity":1}
 			{"petId":1}
 			{"petId":"","quantity":5}
 			{"petId":"1","quantity":5}
 			{"petId":1,"petId":2,"quantity":5}
-			{"petId":1,"quantity":-1}
+			{"petId":1,"quantity":-1,"status":"lost"}
 			{"petId":1,"quantity":1000000001}
 			{"petId":1,"quantity":"1","more":1}`,
-		"orders": `{"petId":0}
+		"orders": `{"id":"SKU-17","petId":0}
 			{"quantity":1}
 			{"petId":1,"quantity":0}
 			{"petId":1,"quantity":1000001}
 			{"petId":1,"shipDate":"tomorrow"}
-			{"petId":1,"complete":"yes"}
+			{"id":"SKU-17","petId":1,"complete":"yes"}
 			{"petId":1,"complete":null}
 			{"petId":1,"complete":false,"complete":true}
 			{"petId":1,"status":"x"}`,
 		"store": `{"kind":"inventory","petId":"","quantity":5}
-			{"kind":"inventory","petId":0,"quantity":0}
+			{"kind":"inventory","petId":0,"quantity":0,"status":"lost"}
 			{"kind":"order","kind":"pet","petId":1}`,
 	} {
 		t.Run(name, func(t *testing.T) {

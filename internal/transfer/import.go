@@ -391,6 +391,7 @@ func (r *run) key(of any) string {
 func (s *Source) Check(ctx context.Context, failed func(RowErrors)) (Summary, error) {
 	summary := Summary{File: s.Name, Rows: s.Rows}
 	err := s.each(ctx, func(one *row) error {
+		s.dropIgnored(one)
 		if wrong, ok := errors.AsType[RowErrors](one.validate()); ok {
 			summary.Failed++
 			failed(wrong.in(s, one))

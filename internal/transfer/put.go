@@ -77,7 +77,7 @@ func (r *run) post(ctx context.Context, one *row) (int64, error) {
 }
 
 func (r *run) putCategory(ctx context.Context, one *row) (int64, error) {
-	delete(one.fields, "id")
+	r.Source.dropIgnored(one)
 	return r.post(ctx, one)
 }
 
@@ -86,7 +86,7 @@ func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
 	if id := one.number("id"); r.Source.units[id] > 0 {
 		one.fields["status"] = jsontext.Value(`"available"`)
 	}
-	delete(one.fields, "id")
+	r.Source.dropIgnored(one)
 	if one.fields[categoryName] != nil {
 		if err := one.validate(); err != nil { // its name becomes part of a URL, or of a new category
 			return 0, err
@@ -146,16 +146,13 @@ func (r *run) categoryNamed(ctx context.Context, name string) (id int64, err err
 
 // putStock sets the stock of a pet. With an archive, its orders take their units later.
 func (r *run) putStock(ctx context.Context, one *row) (int64, error) {
+	r.Source.dropIgnored(one)
+	units := r.Source.units[one.number("petId")]
 	if one.number("petId") < 1 {
 		return 0, one.validate() // it is not in the body, so the server cannot tell
 	}
-	units := r.Source.units[one.number("petId")]
-	if err := r.mapID(one, "petId", pets); err != nil || r.Source.Resource != nil {
-		if err == nil {
-			delete(one.fields, "status")
-			_, err = r.setStock(ctx, one.fields)
-		}
-		return one.number("petId"), err
+	if err := r.mapID(one, "petId", pets); err != nil {
+		return 0, err
 	}
 	if units == 0 {
 		return one.number("petId"), r.settle(ctx, one)
@@ -195,10 +192,10 @@ func (r *run) settle(ctx context.Context, one *row) error {
 // putOrder places an order and completes it. Both take effect once. It cancels an order that the server
 // does not complete, so that a corrected row is not the second one.
 func (r *run) putOrder(ctx context.Context, one *row) (int64, error) {
+	r.Source.dropIgnored(one)
 	if complete := one.fields["complete"]; complete != nil && complete.Kind() != 't' && complete.Kind() != 'f' {
 		return 0, one.validate()
 	}
-	delete(one.fields, "id")
 	complete := one.take("complete")
 	if err := r.mapID(one, "petId", pets); err != nil {
 		return 0, err

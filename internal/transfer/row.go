@@ -135,9 +135,6 @@ func (r *row) validate() error {
 	}
 	o := httpjson.ParseObject(r.body())
 	o.Require(r.resource.required...)
-	if r.resource.columns[0].name == "id" {
-		o.ID("id")
-	}
 	r.resource.check(o)
 	if failed, ok := errors.AsType[*httpjson.Error](o.Err()); ok {
 		return mistakes(failed.Code, failed.Message, failed.Violations)

@@ -144,6 +144,17 @@ func (s *Source) survey(ctx context.Context, resource string) error {
 	return s.explain(err)
 }
 
+// dropIgnored removes the field of a row that import ignores. In an archive, the status of inventory counts.
+func (s *Source) dropIgnored(one *row) {
+	switch {
+	case one.failure != nil: // it may have no resource
+	case one.resource.columns[0].name == "id":
+		delete(one.fields, "id")
+	case s.Resource != nil:
+		delete(one.fields, "status")
+	}
+}
+
 // explain adds the name of the file to an error.
 func (s *Source) explain(err error) error {
 	if errors.Is(err, errChanged) {
