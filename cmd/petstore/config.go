@@ -20,6 +20,7 @@ import (
 
 	"github.com/caarlos0/env/v11"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/net/http/httpguts"
 	"golang.org/x/term"
 
 	"petstore/internal/postgres"
@@ -408,7 +409,7 @@ func isAddress(text string) bool {
 	return err == nil && address.Zone() == ""
 }
 
-// tracingConfig contains the OpenTelemetry variables that enable tracing. The
+// tracingConfig contains the OpenTelemetry variables that enable tracing or need a check. The
 // OpenTelemetry SDK reads the others.
 type tracingConfig struct {
 	Disabled       string `env:"OTEL_SDK_DISABLED"`
@@ -417,6 +418,8 @@ type tracingConfig struct {
 	TracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
 	Protocol       string `env:"OTEL_EXPORTER_OTLP_PROTOCOL"`
 	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"`
+	Headers        string `env:"OTEL_EXPORTER_OTLP_HEADERS"`
+	TracesHeaders  string `env:"OTEL_EXPORTER_OTLP_TRACES_HEADERS"`
 }
 
 const (
@@ -446,9 +449,28 @@ func (c tracingConfig) check(wrong reportMistake) {
 	for _, endpoint := range [][2]string{{"OTEL_EXPORTER_OTLP_ENDPOINT", c.Endpoint}, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", c.TracesEndpoint}} {
 		wrong(endpoint[1] != "" && httpURL(strings.TrimSpace(endpoint[1])) == nil, "%s must be the http or https URL of a collector, such as http://collector:4318", endpoint[0])
 	}
+	for _, headers := range [][2]string{{"OTEL_EXPORTER_OTLP_HEADERS", c.Headers}, {"OTEL_EXPORTER_OTLP_TRACES_HEADERS", c.TracesHeaders}} {
+		wrong(!isHeaderList(headers[1]), "%s must list name=value, separated by commas, such as Authorization=Bearer%%20token, with %%25 for a %% in a value", headers[0])
+	}
 	wrong(c.Exporter != "" && c.Exporter != otlpExporter, "OTEL_TRACES_EXPORTER must be otlp or none, but is %q", c.Exporter)
 	protocol := cmp.Or(c.TracesProtocol, c.Protocol, otlpProtocol)
 	wrong(protocol != otlpProtocol, "OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is %q", protocol)
+}
+
+// isHeaderList reports whether text is empty or lists headers as OpenTelemetry expects them. It would print
+// another part, which may have a token, in its own log, and leave out the header.
+func isHeaderList(text string) bool {
+	if strings.TrimSpace(text) == "" {
+		return true
+	}
+	for pair := range strings.SplitSeq(text, ",") {
+		name, value, found := strings.Cut(pair, "=")
+		value, err := url.PathUnescape(value)
+		if !found || err != nil || !httpguts.ValidHeaderFieldName(strings.TrimSpace(name)) || !httpguts.ValidHeaderFieldValue(strings.TrimSpace(value)) {
+			return false
+		}
+	}
+	return true
 }
 
 // isTerminal reports whether a reader or a writer is a terminal.

@@ -120,7 +120,7 @@ func shown(name, value string) string {
 			names[i] = postgres.Name(names[i])
 		}
 		return strings.Join(names, "; ")
-	case "PETSTORE_API_KEY", "PETSTORE_SECRET_KEY":
+	case "PETSTORE_API_KEY", "PETSTORE_SECRET_KEY", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS":
 		return redacted
 	case "PETSTORE_WEBHOOK_PROXY", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT":
 		if strings.ContainsAny(value, "@?#") {

@@ -106,11 +106,11 @@ func TestSecretsAreHidden(t *testing.T) {
 	}
 	for _, name := range []string{
 		"DATABASE_URL", "PETSTORE_DIRECT_URL", "PETSTORE_REPLICA_URLS", "PETSTORE_URL", "PETSTORE_API_KEY", "PETSTORE_SECRET_KEY", "PETSTORE_WEBHOOK_PROXY",
-		"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "PETSTORE_BASE_URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "PETSTORE_BASE_URL",
 	} {
 		for _, value := range values {
 			for _, command := range []string{"config", "config --json"} {
-				stdout, stderr, err := execute(t, []string{name + "=" + value}, strings.Fields(command)...)
+				stdout, stderr, err := execute(t, []string{"OTEL_TRACES_EXPORTER=otlp", name + "=" + value}, strings.Fields(command)...)
 				if said := fmt.Sprint(stdout, stderr, err); strings.Contains(said, "41941") || strings.Contains(said, "hunter2") {
 					t.Errorf("%s=%q: petstore %s prints %s", name, value, command, said)
 				}

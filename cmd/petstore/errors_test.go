@@ -150,6 +150,7 @@ func TestConfigurationSentences(t *testing.T) {
 	const noFile = "DATABASE_URL names a file in %s that does not exist or that petstore may not read"
 	const notProxy = "PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy, such as http://proxy.example:3128"
 	const noStandby = "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 1 is not one"
+	const noHeaders = " must list name=value, separated by commas, such as Authorization=Bearer%20token, with %25 for a % in a value"
 	wrong := map[string]string{
 		"PETSTORE_DB_MAX_CONNS=many":                 `PETSTORE_DB_MAX_CONNS must be a whole number between 2 and 10000, but is "many"`,
 		"PETSTORE_STARTUP_WAIT=30":                   `PETSTORE_STARTUP_WAIT must be a duration such as 5s, at least 0s, but is "30"`,
@@ -175,11 +176,13 @@ func TestConfigurationSentences(t *testing.T) {
 		"PETSTORE_WEBHOOK_PROXY=http://user:12?34@proxy.example":     notProxy,
 		"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4=,hunter2": "PETSTORE_SECRET_KEY must list keys of 32 random bytes in base64, " +
 			"as openssl rand -base64 32 makes them, but number 2 is not one",
-		"OTEL_TRACES_EXPORTER=zipkin":      `OTEL_TRACES_EXPORTER must be otlp or none, but is "zipkin"`,
-		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc": `OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is "grpc"`,
-		"PETSTORE_ADDR=8080":               `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "8080"`,
-		"PETSTORE_ADDR=localhost:http":     `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "localhost:http"`,
-		"PETSTORE_ADMIN_ADDR=:65536":       `PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is ":65536"`,
+		"OTEL_TRACES_EXPORTER=zipkin":                                     `OTEL_TRACES_EXPORTER must be otlp or none, but is "zipkin"`,
+		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc":                                `OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is "grpc"`,
+		"OTEL_EXPORTER_OTLP_HEADERS=Authorization: Bearer hunter2":        "OTEL_EXPORTER_OTLP_HEADERS" + noHeaders,
+		"OTEL_EXPORTER_OTLP_TRACES_HEADERS=Authorization=Bearer hunter2%": "OTEL_EXPORTER_OTLP_TRACES_HEADERS" + noHeaders,
+		"PETSTORE_ADDR=8080":                                              `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "8080"`,
+		"PETSTORE_ADDR=localhost:http":                                    `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "localhost:http"`,
+		"PETSTORE_ADMIN_ADDR=:65536":                                      `PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is ":65536"`,
 		"PETSTORE_URL=http://me:hunter2@localhost": "PETSTORE_URL must be the http or https URL of the API without a user, a query or a fragment, " +
 			"such as https://api.example",
 		"PETSTORE_BASE_URL=http://me:hunter2@localhost": "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing else",

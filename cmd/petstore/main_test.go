@@ -166,9 +166,13 @@ func TestValuesOfVariables(t *testing.T) {
 		},
 		"OTEL_EXPORTER_OTLP_ENDPOINT":        {"": true, "http://collector:4318": true, "https://collector/otlp": true, "collector:4318": false, "grpc://collector": false, "http://": false},
 		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": {"http://collector:4318/v1/traces": true, "collector": false},
+		"OTEL_EXPORTER_OTLP_HEADERS": {
+			"": true, " ": true, "Authorization=Bearer%20x": true, "a = b=c , X-Scope-OrgID=": true,
+			"a": false, "a=b,": false, "=b": false, "a b=c": false, "a=%": false, "a=b%0Ac": false,
+		},
 	} {
 		for value, right := range values {
-			_, _, err := execute(t, []string{name + "=" + value}, "serve") // fails later because there is no database
+			_, _, err := execute(t, []string{"OTEL_TRACES_EXPORTER=otlp", name + "=" + value}, "serve") // fails later because there is no database
 			if err == nil || strings.Contains(err.Error(), name) == right {
 				t.Errorf("%s=%s: %v", name, value, err)
 			}
