@@ -94,7 +94,10 @@ const (
 	// proxies add.
 	leastHeaderBytes = 8 << 10
 	mostHeaderBytes  = 1 << 20
-	mostConnections  = 1_000_000
+	// mostBodyBytes leaves room for many bodies at once: a body of unknown length takes as
+	// much of [admission.BodyBytes] as the largest one.
+	mostBodyBytes   = 1 << 20
+	mostConnections = 1_000_000
 )
 
 // isSet reports whether the environment has a variable that is not empty.
@@ -269,12 +272,7 @@ func describe(name string, t reflect.Type) string {
 // numberRange is the valid values of a number.
 type numberRange struct{ least, most int64 }
 
-func (r numberRange) String() string {
-	if r.most == math.MaxInt64 {
-		return fmt.Sprintf("at least %d", r.least)
-	}
-	return fmt.Sprintf("between %d and %d", r.least, r.most)
-}
+func (r numberRange) String() string { return fmt.Sprintf("between %d and %d", r.least, r.most) }
 
 // ranges has the valid values of each variable that is a number or a duration.
 var ranges = map[string]struct {
@@ -285,7 +283,7 @@ var ranges = map[string]struct {
 	"PETSTORE_DB_MAX_CONNS":       {numberRange{2, mostMaxConns}, ""},
 	"PETSTORE_MAX_HEADER_BYTES":   {numberRange{leastHeaderBytes, mostHeaderBytes}, ""},
 	"PETSTORE_MAX_CONNECTIONS":    {numberRange{1, mostConnections}, ""},
-	"PETSTORE_MAX_BODY_BYTES":     {numberRange{1, math.MaxInt64}, ""},
+	"PETSTORE_MAX_BODY_BYTES":     {numberRange{1, mostBodyBytes}, ""},
 	"PETSTORE_RATE_LIMIT":         {numberRange{0, mostRateLimit}, ""},
 	"PETSTORE_RATE_BURST":         {numberRange{1, mostRateLimit}, ""},
 	"PETSTORE_ACCOUNT_RATE_LIMIT": {numberRange{0, accountKeys * mostRateLimit}, ""},

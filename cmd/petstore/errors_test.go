@@ -161,7 +161,7 @@ func TestConfigurationSentences(t *testing.T) {
 		"PETSTORE_SHUTDOWN_GRACE=-1s":                "PETSTORE_SHUTDOWN_GRACE must be above 0s, but is -1s",
 		"PETSTORE_MAX_HEADER_BYTES=8191":             "PETSTORE_MAX_HEADER_BYTES must be between 8192 and 1048576, but is 8191",
 		"PETSTORE_MAX_CONNECTIONS=0":                 "PETSTORE_MAX_CONNECTIONS must be between 1 and 1000000, but is 0",
-		"PETSTORE_MAX_BODY_BYTES=-1":                 "PETSTORE_MAX_BODY_BYTES must be at least 1, but is -1",
+		"PETSTORE_MAX_BODY_BYTES=-1":                 "PETSTORE_MAX_BODY_BYTES must be between 1 and 1048576, but is -1",
 		"PETSTORE_RATE_LIMIT=-1":                     "PETSTORE_RATE_LIMIT must be between 0 and 1000000, but is -1",
 		"PETSTORE_RATE_BURST=-1":                     "PETSTORE_RATE_BURST must be between 1 and 1000000, but is -1",
 		"PETSTORE_ACCOUNT_RATE_LIMIT=4000001":        "PETSTORE_ACCOUNT_RATE_LIMIT must be between 0 and 4000000, but is 4000001",

@@ -157,6 +157,7 @@ func TestValuesOfVariables(t *testing.T) {
 			"https://user@petstore.example": false, "https://": false, "https://:8080": false, "petstore.example": false, "ftp://petstore.example": false,
 		},
 		"PETSTORE_DB_MAX_CONNS":    {"": true, "2": true, "1": false, "10001": false},
+		"PETSTORE_MAX_BODY_BYTES":  {"1": true, "1048576": true, "1048577": false, "0": false},
 		"PETSTORE_RATE_BURST":      {"": true, "1": true, "0": false, "-1": false},
 		"PETSTORE_REQUEST_TIMEOUT": {"1ms": true, "10s": true, "10001ms": false, "1m": false, "-1s": false},
 		"PETSTORE_TRUSTED_PROXIES": {
