@@ -108,6 +108,7 @@ func TestDoctor(t *testing.T) {
 		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads through a connection pooler", environ: throughPooler(func(p *pgtest.Pooler, _ string) string { return p.URL })},
 		{check: "pooler", want: "connection refused; check that it runs there, or correct PETSTORE_DIRECT_URL", variables: []string{"PETSTORE_DIRECT_URL=postgres://localhost:1/x"}},
 		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads to another server or database", variables: []string{"PETSTORE_DIRECT_URL=" + need.Value(pgtest.Shared())(t).URL}},
+		{check: "pooler", want: "; correct the user in PETSTORE_DIRECT_URL", variables: []string{"PETSTORE_DIRECT_URL=" + unchanged.OwnerURL}},
 		{check: "settings", want: "lacks settings that a connection pooler or Citus does not pass on", environ: func(t *testing.T) []string {
 			t.Helper()
 			_, _, url := served(t)

@@ -139,16 +139,24 @@ func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // CheckDirect returns an error that tells the operator what to change if a [Listener] with the URL
-// would hear no notifications.
+// would hear no notifications. The role of the URL must be the role of the pool.
 func (d *DB) CheckDirect(ctx context.Context, url string) error {
-	if err := d.Ping(ctx); err != nil { // so that the pool leads to a server
+	var role, direct string
+	if err := d.QueryRow(ctx, "SELECT current_user").Scan(&role); err != nil { // the pool then leads to a server
 		return err
 	}
 	conn, err := (&Listener{DB: d, URL: url}).connect(ctx)
-	if err == nil {
-		hangUp(ctx, conn)
+	if err != nil {
+		return err
 	}
-	return err
+	defer hangUp(ctx, conn)
+	if err := conn.QueryRow(ctx, "SELECT current_user").Scan(&direct); err != nil {
+		return err
+	}
+	if direct != role {
+		return fmt.Errorf("the connection has the role %q instead of %q; correct the user in PETSTORE_DIRECT_URL", direct, role)
+	}
+	return nil
 }
 
 // config returns the configuration of the listening connection, which calls Heard.
