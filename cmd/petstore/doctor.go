@@ -241,18 +241,19 @@ func (d *diagnosis) clock(context.Context) (string, error) {
 	return "differs by " + skew.Abs().String(), nil
 }
 
-// connections checks that the server has room for one more process.
+// connections checks that the server has room for one more process. Behind a pooler, only the
+// connections to PETSTORE_DIRECT_URL need room.
 func (d *diagnosis) connections(context.Context) (string, error) {
-	needed := d.c.DBMaxConns + 1
+	needed, what, remedy := d.c.DBMaxConns+1, "", "lower PETSTORE_DB_MAX_CONNS, or use a connection pooler"
+	if d.server.IsPooled {
+		needed, what, remedy = 1, " around the pooler", "or give the pooler fewer"
+	}
 	if d.c.Worker {
 		needed += delivery.Connections
 	}
-	text := fmt.Sprintf("%d of %d are in use; one more process needs up to %d", d.server.Connections, d.server.MaxConnections, needed)
-	switch {
-	case d.server.IsPooled:
-		return text + ", which the pooler shares", nil
-	case d.server.Connections+needed > d.server.MaxConnections:
-		return "", fmt.Errorf("%s; raise %s, lower PETSTORE_DB_MAX_CONNS, or use a connection pooler", text, d.server.LimitedBy)
+	text := fmt.Sprintf("%d of %d are in use; one more process needs up to %d%s", d.server.Connections, d.server.MaxConnections, needed, what)
+	if d.server.Connections+needed > d.server.MaxConnections {
+		return "", fmt.Errorf("%s; raise %s, %s", text, d.server.LimitedBy, remedy)
 	}
 	return text, nil
 }

@@ -270,10 +270,22 @@ func TestDoctorLimits(t *testing.T) {
 	if _, err := diskMessage(devDir, leastDisk-1); err == nil || !strings.Contains(err.Error(), "1023 MiB free; delete something") {
 		t.Errorf("a full disk: %v", err)
 	}
-	for used, isFull := range map[int]bool{86: false, 87: false, 88: true} {
-		d := &diagnosis{c: config{DBMaxConns: 12}, server: postgres.Server{Connections: used, MaxConnections: 100}}
-		if message, err := d.connections(t.Context()); (err != nil) != isFull {
-			t.Errorf("%d connections: %q, %v", used, message, err)
+	for _, test := range []struct {
+		used                     int
+		worker, isPooled, isFull bool
+	}{
+		{used: 87},
+		{used: 88, isFull: true},
+		{used: 77, worker: true},
+		{used: 78, worker: true, isFull: true},
+		{used: 99, isPooled: true},
+		{used: 100, isPooled: true, isFull: true},
+		{used: 89, worker: true, isPooled: true},
+		{used: 90, worker: true, isPooled: true, isFull: true},
+	} {
+		d := &diagnosis{c: config{DBMaxConns: 12, Worker: test.worker}, server: postgres.Server{Connections: test.used, MaxConnections: 100, IsPooled: test.isPooled}}
+		if message, err := d.connections(t.Context()); (err != nil) != test.isFull {
+			t.Errorf("%+v: %q, %v", test, message, err)
 		}
 	}
 	for address, want := range map[string]bool{"203.0.113.1": true, "10.1.2.3": false, "127.0.0.1": false, "::1": false, "2001:db8::1": true, "fd00::1": false} {
