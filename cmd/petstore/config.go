@@ -418,6 +418,7 @@ type tracingConfig struct {
 	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"`
 	Headers        string `env:"OTEL_EXPORTER_OTLP_HEADERS"`
 	TracesHeaders  string `env:"OTEL_EXPORTER_OTLP_TRACES_HEADERS"`
+	Attributes     string `env:"OTEL_RESOURCE_ATTRIBUTES"`
 }
 
 const (
@@ -448,27 +449,37 @@ func (c tracingConfig) check(wrong reportMistake) {
 		wrong(endpoint[1] != "" && httpURL(strings.TrimSpace(endpoint[1])) == nil, "%s must be the http or https URL of a collector, such as http://collector:4318", endpoint[0])
 	}
 	for _, headers := range [][2]string{{"OTEL_EXPORTER_OTLP_HEADERS", c.Headers}, {"OTEL_EXPORTER_OTLP_TRACES_HEADERS", c.TracesHeaders}} {
-		wrong(!isHeaderList(headers[1]), "%s must list name=value, separated by commas, such as Authorization=Bearer%%20token, with %%25 for a %% in a value", headers[0])
+		wrong(!isPairs(headers[1], isHeader), "%s must list name=value, separated by commas, such as Authorization=Bearer%%20token, with %%25 for a %% in a value", headers[0])
 	}
 	wrong(c.Exporter != "" && c.Exporter != otlpExporter, "OTEL_TRACES_EXPORTER must be otlp or none, but is %q", c.Exporter)
-	protocol := cmp.Or(c.TracesProtocol, c.Protocol, otlpProtocol)
-	wrong(protocol != otlpProtocol, "OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is %q", protocol)
+	isNamed := func(name, _ string) bool { return name != "" }
+	wrong(!isPairs(c.Attributes, isNamed), "OTEL_RESOURCE_ATTRIBUTES must list name=value, separated by commas, such as service.namespace=shop")
+	for _, protocol := range [][2]string{{"OTEL_EXPORTER_OTLP_PROTOCOL", c.Protocol}, {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", c.TracesProtocol}} {
+		// A valid protocol of traces replaces the other one.
+		wrong(protocol[1] != "" && protocol[1] != otlpProtocol && c.TracesProtocol != otlpProtocol, "%s must be http/protobuf, but is %q", protocol[0], protocol[1])
+	}
 }
 
-// isHeaderList reports whether text is empty or lists headers as OpenTelemetry expects them. It would print
-// another part, which may have a token, in its own log, and leave out the header.
-func isHeaderList(text string) bool {
+// isPairs reports whether text is empty or lists name=value, of which isValid accepts each, as the
+// variables of OpenTelemetry do.
+func isPairs(text string, isValid func(name, value string) bool) bool {
 	if strings.TrimSpace(text) == "" {
 		return true
 	}
 	for pair := range strings.SplitSeq(text, ",") {
 		name, value, found := strings.Cut(pair, "=")
-		value, err := url.PathUnescape(value)
-		if !found || err != nil || !httpguts.ValidHeaderFieldName(strings.TrimSpace(name)) || !httpguts.ValidHeaderFieldValue(strings.TrimSpace(value)) {
+		if !found || !isValid(strings.TrimSpace(name), value) {
 			return false
 		}
 	}
 	return true
+}
+
+// isHeader reports whether OpenTelemetry sends a header. It would print another one, which may have a
+// token, in its own log, and leave it out.
+func isHeader(name, value string) bool {
+	value, err := url.PathUnescape(value)
+	return err == nil && httpguts.ValidHeaderFieldName(name) && httpguts.ValidHeaderFieldValue(strings.TrimSpace(value))
 }
 
 // isTerminal reports whether a reader or a writer is a terminal.

@@ -177,6 +177,8 @@ func TestConfigurationSentences(t *testing.T) {
 		"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4=,hunter2": "PETSTORE_SECRET_KEY must list keys of 32 random bytes in base64, " +
 			"as openssl rand -base64 32 makes them, but number 2 is not one",
 		"OTEL_TRACES_EXPORTER=zipkin":                                     `OTEL_TRACES_EXPORTER must be otlp or none, but is "zipkin"`,
+		"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=grpc":                         `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL must be http/protobuf, but is "grpc"`,
+		"OTEL_RESOURCE_ATTRIBUTES=service.namespace":                      "OTEL_RESOURCE_ATTRIBUTES must list name=value, separated by commas, such as service.namespace=shop",
 		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc":                                `OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is "grpc"`,
 		"OTEL_EXPORTER_OTLP_HEADERS=Authorization: Bearer hunter2":        "OTEL_EXPORTER_OTLP_HEADERS" + noHeaders,
 		"OTEL_EXPORTER_OTLP_TRACES_HEADERS=Authorization=Bearer hunter2%": "OTEL_EXPORTER_OTLP_TRACES_HEADERS" + noHeaders,

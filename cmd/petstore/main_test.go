@@ -167,6 +167,7 @@ func TestValuesOfVariables(t *testing.T) {
 		},
 		"OTEL_EXPORTER_OTLP_ENDPOINT":        {"": true, "http://collector:4318": true, "https://collector/otlp": true, "collector:4318": false, "grpc://collector": false, "http://": false},
 		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": {"http://collector:4318/v1/traces": true, "collector": false},
+		"OTEL_RESOURCE_ATTRIBUTES":           {"": true, "service.namespace=shop, team=": true, "load=50%": true, "shop": false, "a=b,": false, "=b": false},
 		"OTEL_EXPORTER_OTLP_HEADERS": {
 			"": true, " ": true, "Authorization=Bearer%20x": true, "a = b=c , X-Scope-OrgID=": true,
 			"a": false, "a=b,": false, "=b": false, "a b=c": false, "a=%": false, "a=b%0Ac": false,
