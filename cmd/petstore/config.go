@@ -362,6 +362,8 @@ func urlMistake(text, rule string) string {
 // driver. The whole error may have a password.
 var parameterMistakes = []struct{ says, mistake string }{
 	{"unknown target_session_attrs", "must have a target_session_attrs of any, read-write, read-only, primary, standby or prefer-standby"},
+	{"invalid connect_timeout", "must have a connect_timeout in whole seconds, such as 2"},
+	{"invalid default_query_exec_mode", "must have a default_query_exec_mode of exec, cache_describe or cache_statement"},
 	{"unable to read CA file", "names a file in sslrootcert" + unreadable},
 	{"unable to read cert", "names a file in sslcert" + unreadable},
 	{"unable to read sslkey", "names a file in sslkey" + unreadable},

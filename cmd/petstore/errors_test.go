@@ -200,6 +200,8 @@ func TestConfigurationSentences(t *testing.T) {
 		url + "?sslcert=/nowhere/cert.pem&sslkey=" + keyFile:             fmt.Sprintf(noFile, "sslcert"),
 		url + "?sslkey=/nowhere/key.pem&sslcert=" + certFile:             fmt.Sprintf(noFile, "sslkey"),
 		url + "?target_session_attrs=readwrite":                          "DATABASE_URL must have a target_session_attrs of any, read-write, read-only, primary, standby or prefer-standby",
+		url + "?connect_timeout=2s":                                      "DATABASE_URL must have a connect_timeout in whole seconds, such as 2",
+		url + "?default_query_exec_mode=execute":                         "DATABASE_URL must have a default_query_exec_mode of exec, cache_describe or cache_statement",
 		"DATABASE_URL=postgres://me:12/34@localhost/petstore":            unescaped,
 		"DATABASE_URL=postgres://me:12@34@localhost/petstore":            unescaped,
 		"DATABASE_URL=postgres://localhost/petstore?user=me@x":           unescaped,
