@@ -67,11 +67,16 @@ const replayPending = `-- name: ReplayPending :one
 SELECT count(*) AS backlog,
        coalesce(array_agg(DISTINCT sequence) FILTER (WHERE webhook_id = $1 AND sequence > $2::bigint AND sequence <= $3::bigint), '{}')::bigint[] AS sequences
 FROM (
-    SELECT webhook_id, sequence
-    FROM webhook_deliveries
-    WHERE account_id = $4
-      AND status = 'pending'
-    LIMIT (SELECT $5::int)
+    SELECT of_one.webhook_id, of_one.sequence
+    FROM webhooks AS w
+    CROSS JOIN LATERAL (
+        SELECT d.webhook_id, d.sequence
+        FROM webhook_deliveries AS d
+        WHERE d.account_id = $4 AND d.webhook_id = w.id AND d.status = 'pending'
+        LIMIT (SELECT $5::int)) AS of_one
+    WHERE w.account_id = $4
+      AND (w.status = 'enabled' OR w.deleted_at IS NOT NULL)
+    LIMIT (SELECT $5)
 ) AS pending
 `
 
@@ -88,9 +93,9 @@ type ReplayPendingRow struct {
 	Sequences []int64
 }
 
-// Counts the pending deliveries of an account, up to a limit. Of these, it returns the numbers of the
-// events in a range that go to a webhook. A transaction that holds [WebhookGetLocked] is the only one
-// that adds deliveries to it.
+// Counts the pending deliveries of an account, up to a limit, without disabled webhooks as in
+// [SettleBacklog]. Of these, it returns the numbers of the events in a range that go to an enabled webhook.
+// A transaction that holds [WebhookGetLocked] is the only one that adds deliveries to it.
 func (q *Queries) ReplayPending(ctx context.Context, arg ReplayPendingParams) (ReplayPendingRow, error) {
 	row := q.db.QueryRow(ctx, replayPending,
 		arg.WebhookID,

@@ -188,17 +188,22 @@ ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 
 -- name: ReplayPending :one
--- Counts the pending deliveries of an account, up to a limit. Of these, it returns the numbers of the
--- events in a range that go to a webhook. A transaction that holds [WebhookGetLocked] is the only one
--- that adds deliveries to it.
+-- Counts the pending deliveries of an account, up to a limit, without disabled webhooks as in
+-- [SettleBacklog]. Of these, it returns the numbers of the events in a range that go to an enabled webhook.
+-- A transaction that holds [WebhookGetLocked] is the only one that adds deliveries to it.
 SELECT count(*) AS backlog,
        coalesce(array_agg(DISTINCT sequence) FILTER (WHERE webhook_id = @webhook_id AND sequence > @after_sequence::bigint AND sequence <= @last::bigint), '{}')::bigint[] AS sequences
 FROM (
-    SELECT webhook_id, sequence
-    FROM webhook_deliveries
-    WHERE account_id = @account_id
-      AND status = 'pending'
-    LIMIT (SELECT @most::int)
+    SELECT of_one.webhook_id, of_one.sequence
+    FROM webhooks AS w
+    CROSS JOIN LATERAL (
+        SELECT d.webhook_id, d.sequence
+        FROM webhook_deliveries AS d
+        WHERE d.account_id = @account_id AND d.webhook_id = w.id AND d.status = 'pending'
+        LIMIT (SELECT @most::int)) AS of_one
+    WHERE w.account_id = @account_id
+      AND (w.status = 'enabled' OR w.deleted_at IS NOT NULL)
+    LIMIT (SELECT @most)
 ) AS pending;
 
 -- name: WebhooksToSweep :many

@@ -127,7 +127,7 @@ var errorReference = describe(
 		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired. A revoked key leaves the list after 30 days, so rotate a key instead of replacing it."},
 
 		{errTooManyWebhooks, "List the webhooks with `GET /webhooks`, and delete one that you do not need. If you delete many, wait ten minutes: deleted ones count until then, if there are 100 of both kinds."},
-		{errTooManyDeliveries, "Wait until your webhooks have accepted some of their deliveries, and replay then. `GET /webhooks/{webhookId}/deliveries?status=pending` lists them. An account may have 100,000 pending deliveries before a replay, and a sandbox 1,000."},
+		{errTooManyDeliveries, "Wait until your webhooks have accepted some of their deliveries, and replay then. `GET /webhooks/{webhookId}/deliveries?status=pending` lists them. An account may have 100,000 pending deliveries of enabled webhooks before a replay, and a sandbox 1,000."},
 		{errWebhookDisabled, "Enable the webhook with `PATCH /webhooks/{webhookId}` and `{\"status\": \"enabled\"}`. Then retry."},
 
 		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says. Then send the same request again to get its response."},

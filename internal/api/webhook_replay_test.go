@@ -133,7 +133,8 @@ func TestReplayOfPendingEvents(t *testing.T) {
 }
 
 // TestReplayToABacklog: an account with too many pending deliveries gets no more by a
-// replay, whatever the webhook, and neither does a sandbox with fewer.
+// replay, whatever the webhook, and neither does a sandbox with fewer. Deliveries of a disabled webhook
+// do not count, unless it is deleted.
 func TestReplayToABacklog(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
@@ -162,6 +163,11 @@ func TestReplayToABacklog(t *testing.T) {
 			p.exec("DELETE FROM webhook_deliveries WHERE account_id = $1 AND id = 'dlv_' || lpad('1', 32, '0')", test.account)
 			need.Same(t, 1, decode[replayed](p.post(hook.path()+"/replay", object{}).want(202)).Deliveries,
 				"deliveries")
+			p.patch(hook.path(), object{"status": "disabled"}).want(200)
+			need.Same(t, 1, decode[replayed](p.post(other.path()+"/replay", object{}).want(202)).Deliveries,
+				"deliveries beside a disabled webhook")
+			p.del(hook.path()).want(204)
+			p.post(other.path()+"/replay", object{}).wantError(409, "too_many_deliveries")
 		})
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 const (
 	// MaxBacklog is the number of pending deliveries with which an account gets no more by a
-	// replay, or of messages that wait.
+	// replay, or of messages that wait. Deliveries of a disabled webhook count only if it is deleted.
 	MaxBacklog = 100_000
 	// An account may have 100 sandboxes, so each has less.
 	sandboxReplayWindow = 1_000
