@@ -52,7 +52,7 @@ func (u *uses) take() map[int64]time.Time {
 // reads an atomic value.
 func (v *Verifier) note(key *cachedKey, now time.Time) {
 	noted, at := key.noted.Load(), now.UnixNano()
-	if at-noted >= int64(noteInterval) && key.noted.CompareAndSwap(noted, at) {
+	if age := time.Duration(at - noted); age.Abs() >= noteInterval && key.noted.CompareAndSwap(noted, at) { // negative: the clock was ahead
 		v.uses.add(key.identity.KeyID, now)
 	}
 }

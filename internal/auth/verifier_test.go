@@ -254,6 +254,9 @@ func TestLastUsed(t *testing.T) {
 	if got := a.lastUsed(id); got.After(time.Now().Add(time.Minute)) {
 		t.Errorf("the last use %s is in the future", got)
 	}
+	pgtest.Exec(t, a.database.Pool, "DELETE FROM api_key_uses WHERE api_key_id = $1", id)
+	a.use(one, second, minute.Add(4*time.Hour)) // the clock is right again
+	a.wantLastUsed(id, minute.Add(4*time.Hour))
 	if got := a.lastUsed(unused); got != nil {
 		t.Errorf("an unused key has the last use %s", got)
 	}
