@@ -320,7 +320,11 @@ func (d *diagnosis) partitions(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("the table events has no partition for %s; run SELECT maintain_events() as the owner", time.Now().Add(after).UTC().Format(time.DateOnly))
 		}
 	}
-	return "events has those of this week and the next", nil
+	overdue, err := d.db.EventsOverdue(ctx)
+	if overdue {
+		err = errors.New("events of more than 38 days are kept; end the sessions in pg_stat_activity that are idle in transaction, and run SELECT maintain_events() as the owner")
+	}
+	return "events has those of this week and the next", err
 }
 
 func (d *diagnosis) replicas(ctx context.Context) (string, error) {

@@ -89,6 +89,7 @@ func TestDoctor(t *testing.T) {
 		{check: "role", want: "such as USAGE ON SEQUENCE pets_id_seq;", sql: revokeFrom("USAGE ON SEQUENCE pets_id_seq")},
 		{check: "role", want: "such as EXECUTE ON FUNCTION maintain_events();", sql: revokeFrom("EXECUTE ON FUNCTION maintain_events()")},
 		{check: "partitions", want: "run SELECT maintain_events() as the owner", sql: "DO $$ BEGIN EXECUTE (SELECT string_agg(format('DROP TABLE %s', partition_name), ';') FROM event_partitions() WHERE bounds @> now() + interval '7 days'); END $$"},
+		{check: "partitions", want: "events of more than 38 days are kept; end the sessions", sql: "CREATE TABLE events_20260105 PARTITION OF events FOR VALUES FROM ('2026-01-05 00:00:00+00') TO ('2026-01-12 00:00:00+00')"},
 		{check: "replicas", want: "it is not a standby", variables: []string{"PETSTORE_REPLICA_URLS=" + unchanged.URL}},
 		{check: "replicas", want: "it does not respond: cannot connect to PostgreSQL at localhost:1: connection refused; check that it runs there, or correct PETSTORE_REPLICA_URLS;", variables: []string{"PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore"}},
 		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook, variables: []string{"PETSTORE_WORKER=false"}},

@@ -49,6 +49,7 @@ var planExceptions = map[string]struct{ kind, why string }{
 	"EventsAppend":                {onlyHere, "a function of the coordinator, whose statements run on the shard of the account"},
 	"ExchangesAppend":             {onlyHere, "a function of the coordinator"},
 	"EventsFit":                   {onlyHere, "the catalog of the coordinator, which has the partitions of the shards"},
+	"EventsOverdue":               {onlyHere, "the catalog of the coordinator, which has the partitions of the shards"},
 	"EventsMaintain":              {onlyHere, "a function of the coordinator, which changes partitions on all nodes once an hour"},
 	"FaultAnnounce":               {onlyHere, "a notification, which only the coordinator sends"},
 	"IDsReserve":                  {onlyHere, "a sequence of the coordinator"},

@@ -25,6 +25,13 @@ SELECT EXISTS (
 	WHERE bounds IS NULL OR bounds @> statement_timestamp() + make_interval(secs => $1)
 )`
 
+// eventsOverdue reports whether maintain_events has failed for a week to drop one of its partitions.
+const eventsOverdue = `-- name: EventsOverdue :one
+SELECT EXISTS (
+	SELECT FROM event_partitions()
+	WHERE partition_name ~ '^events_[0-9]{8}_*$' AND upper(bounds) < statement_timestamp() - interval '38 days'
+)`
+
 // maintainTimeout limits one call of maintain_events.
 const maintainTimeout = 5 * time.Second
 
@@ -60,6 +67,13 @@ func (d *DB) maintainEvents(ctx context.Context) error {
 func (d *DB) EventsFit(ctx context.Context, after time.Duration) (fit bool, err error) {
 	err = d.QueryRow(ctx, eventsFit, after.Seconds()).Scan(&fit)
 	return fit, err
+}
+
+// EventsOverdue reports whether a partition that Petstore has created ended more than 38 days ago. A
+// transaction that has read it prevents the drop.
+func (d *DB) EventsOverdue(ctx context.Context) (overdue bool, err error) {
+	err = d.QueryRow(ctx, eventsOverdue).Scan(&overdue)
+	return overdue, err
 }
 
 // retry repeats a transaction, at most three times, after a serialization failure or a
