@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,7 +252,8 @@ func eventsOf(ctx context.Context, queries *db.Queries, accountID int64, ids []s
 }
 
 // expireMessages ends the messages for which no webhook has subscribed in time. The messages of samples
-// wait forever. An account whose messages cannot be ended does not keep the messages of others.
+// wait forever. An account whose messages cannot be ended does not keep the messages of others. It returns the
+// first error.
 func (w *Worker) expireMessages(ctx context.Context) error {
 	now, err := w.queries.Clock(ctx)
 	if err != nil {
@@ -263,7 +265,7 @@ func (w *Worker) expireMessages(ctx context.Context) error {
 	for {
 		rows, err := w.queries.MessagesExpired(postgres.ForAllAccounts(ctx), next)
 		if err != nil {
-			return errors.Join(failed, err)
+			return cmp.Or(failed, err)
 		}
 		byAccount, accounts := map[int64][]string{}, map[int64]db.MessagesExpiredRow{}
 		for _, row := range rows {
@@ -280,7 +282,7 @@ func (w *Worker) expireMessages(ctx context.Context) error {
 				return settleMessages(ctx, queries, accountID, ids, next.Before)
 			}
 			if err := w.change(ctx, accounts[accountID].PayerID, accountID, expire); err != nil {
-				failed = errors.Join(failed, fmt.Errorf("delivery: the messages of account %d: %w", accountID, err))
+				failed = cmp.Or(failed, fmt.Errorf("delivery: the messages of account %d: %w", accountID, err))
 			}
 		}
 		if len(rows) < page || ctx.Err() != nil {

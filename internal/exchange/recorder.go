@@ -304,16 +304,16 @@ func (b *batch) params() db.ExchangesAppendParams {
 const expirePage = 100
 
 // Expire deletes the exchanges of all sandboxes that are older than [MaxAge]. It goes on after a sandbox
-// that fails. The errors come from the database.
+// that fails, and returns the first error of the database.
 func Expire(ctx context.Context, database *postgres.DB) (failed error) {
 	queries := db.New(database.Writing())
 	for after := int64(0); ; {
 		ids, err := queries.ExchangeLogsPage(postgres.ForAllAccounts(ctx), db.ExchangeLogsPageParams{AfterID: after, PageSize: expirePage})
 		if err != nil {
-			return errors.Join(failed, err)
+			return cmp.Or(failed, err)
 		}
 		for _, id := range ids {
-			failed = errors.Join(failed, queries.ExchangesExpire(database.ForAccounts(ctx, id), id))
+			failed = cmp.Or(failed, queries.ExchangesExpire(database.ForAccounts(ctx, id), id))
 			after = id
 		}
 		if len(ids) < expirePage {

@@ -250,6 +250,13 @@ func TestLimits(t *testing.T) {
 	if got := f.paths(1); len(got) != 6 || got[0] != "5 /4" {
 		t.Errorf("after the reset, the record has %q", got)
 	}
+	f.exec("UPDATE exchanges SET started_at = now() - interval '25 hours'")
+	resetting = f.begin("SELECT FROM exchanges FOR UPDATE")
+	err := exchange.Expire(t.Context(), pgtest.Open(t, f.database.DirectURL+"&lock_timeout=10ms", 1))
+	if !postgres.IsLockTimeout(err) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("beside resets of both sandboxes: %v, want only the first error", err)
+	}
+	pgtest.Rollback(t, resetting)
 }
 
 // TestAppendToLongLog: a write looks neither at the exchanges that it keeps, nor at those that earlier ones have

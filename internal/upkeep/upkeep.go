@@ -123,13 +123,13 @@ func SweepIdempotencyKeys(ctx context.Context, database *postgres.DB) error {
 }
 
 // SweepAPIKeys deletes the keys that were revoked more than 30 days ago, in batches. It leaves out
-// accounts of which another process deletes rows, and goes on after an account that fails. The errors
-// come from the database.
+// accounts of which another process deletes rows, and goes on after an account that fails. It returns
+// the first error of the database.
 func SweepAPIKeys(ctx context.Context, database *postgres.DB) (failed error) {
 	for last := int64(0); ; {
 		keys, err := db.New(database).APIKeysToForget(ctx, db.APIKeysToForgetParams{AfterID: last, PageSize: keysPerBatch})
 		if err != nil {
-			return errors.Join(failed, err)
+			return cmp.Or(failed, err)
 		}
 		ids := map[int64][]int64{} // of keys, by account
 		for _, key := range keys {
@@ -144,7 +144,7 @@ func SweepAPIKeys(ctx context.Context, database *postgres.DB) (failed error) {
 				return queries.APIKeysForget(ctx, db.APIKeysForgetParams{AccountID: id, Ids: revoked})
 			})
 			if !errors.Is(err, account.ErrBusy) {
-				failed = errors.Join(failed, err)
+				failed = cmp.Or(failed, err)
 			}
 		}
 		if len(keys) < keysPerBatch {

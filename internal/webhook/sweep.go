@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ var statuses = []string{"pending", "delivered", "failed"}
 // are not, and deletes those whose grace is over. It works in small transactions, and in
 // none for a webhook that has nothing to do. After each, it pauses for as long as that took. The clock of the
 // database decides what is old. An error keeps no other webhook from it. Several processes may
-// sweep at once. The error comes from the database, or tells which secrets do not open.
+// sweep at once. It returns the first error of the database, and one that tells which secrets do not open.
 func Sweep(ctx context.Context, database *postgres.DB, vault *Vault) error {
 	now, err := db.New(database).Clock(ctx)
 	if err != nil {
@@ -47,17 +48,17 @@ func Sweep(ctx context.Context, database *postgres.DB, vault *Vault) error {
 	for {
 		rows, err := db.New(database).WebhooksToSweep(ctx, page)
 		if err != nil {
-			return errors.Join(failed, fmt.Errorf("webhook: sweeping: %w", err))
+			return cmp.Or(failed, fmt.Errorf("webhook: sweeping: %w", err))
 		}
 		for _, row := range rows {
 			if row.IsGone || row.HasOld {
 				if err := sweepOne(ctx, database, row, before); err != nil {
-					failed = errors.Join(failed, fmt.Errorf("webhook: sweeping the deliveries of %s: %w", row.ID, err))
+					failed = cmp.Or(failed, fmt.Errorf("webhook: sweeping the deliveries of %s: %w", row.ID, err))
 				}
 			}
 			if !row.IsGone {
 				if err := vault.reseal(ctx, db.New(database), row, &lost); err != nil {
-					failed = errors.Join(failed, fmt.Errorf("webhook: sealing the secret of %s: %w", row.ID, err))
+					failed = cmp.Or(failed, fmt.Errorf("webhook: sealing the secret of %s: %w", row.ID, err))
 				}
 			}
 			page.AfterAccount, page.AfterID = row.AccountID, row.ID
