@@ -181,7 +181,7 @@ WHERE account_id = $1
   AND sequence > $2
   AND created_at >= $3
   AND type IN ('order.placed', 'store.reset')
-ORDER BY sequence
+ORDER BY sequence DESC
 LIMIT 5000
 `
 
@@ -197,7 +197,7 @@ type ReportEventsRow struct {
 	Subject   string
 }
 
-// Returns the events after a number that the report on a client reads.
+// Returns the newest events after a number that the report on a client reads.
 func (q *Queries) ReportEvents(ctx context.Context, arg ReportEventsParams) ([]ReportEventsRow, error) {
 	rows, err := q.db.Query(ctx, reportEvents, arg.AccountID, arg.AfterSequence, arg.Since)
 	if err != nil {

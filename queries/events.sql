@@ -46,14 +46,14 @@ ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 
 -- name: ReportEvents :many
--- Returns the events after a number that the report on a client reads.
+-- Returns the newest events after a number that the report on a client reads.
 SELECT created_at, type, subject
 FROM events
 WHERE account_id = @account_id
   AND sequence > @after_sequence
   AND created_at >= @since
   AND type IN ('order.placed', 'store.reset')
-ORDER BY sequence
+ORDER BY sequence DESC
 LIMIT 5000;
 
 -- name: StoreDeleteEvents :execrows

@@ -127,7 +127,7 @@ func (s *Server) skew(ctx context.Context) (time.Duration, error) {
 	return max(time.Until(now), min(now.Sub(began), 0)), err
 }
 
-// addReportedEvents adds the newest events since a time that rules read.
+// addReportedEvents adds the newest events since a time that rules read, oldest first.
 func (s *Server) addReportedEvents(ctx context.Context, record *report.Record, account int64, since time.Time) error {
 	end, err := s.reads.FeedEnd(ctx, account)
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *Server) addReportedEvents(ctx context.Context, record *report.Record, a
 		return err
 	}
 	rows, err := s.reads.ReportEvents(ctx, db.ReportEventsParams{AccountID: account, AfterSequence: end.LastSequence - reportEvents, Since: since.Add(skew)})
-	for _, row := range rows {
+	for _, row := range slices.Backward(rows) {
 		record.Events = append(record.Events, report.Event{At: row.CreatedAt.Add(-skew), Type: row.Type, Subject: row.Subject})
 	}
 	return err
