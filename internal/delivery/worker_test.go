@@ -169,6 +169,14 @@ func TestFailedAttempts(t *testing.T) {
 			w.Header().Set("Location", "https://example.com/%zz")
 			w.WriteHeader(http.StatusFound)
 		}, status: 302, problem: "Redirects are not followed."},
+		"a switch of protocols": {client: guarded, handle: func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		}, status: 101},
 		"an error with Retry-After": {handle: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "7200")
 			w.WriteHeader(http.StatusServiceUnavailable)

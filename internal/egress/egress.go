@@ -174,17 +174,23 @@ func (g *Guard) Client(timeout time.Duration) *http.Client {
 	return &http.Client{Transport: g.transport(timeout), Timeout: timeout}
 }
 
-// Direct is a transport for clients that follow no redirect. It deletes Location, because a
-// client would reject a response with an invalid one before it asks CheckRedirect.
+// Direct is a transport for clients that follow no redirect and switch no protocol. It deletes
+// Location, because a client would reject a response with an invalid one before it asks CheckRedirect.
 type Direct struct{ http.RoundTripper }
 
 // RoundTrip sends a request.
 func (t Direct) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := t.RoundTripper.RoundTrip(request)
-	if err == nil {
-		response.Header.Del("Location")
+	if err != nil {
+		return nil, err
 	}
-	return response, err
+	response.Header.Del("Location")
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		// The body is the connection, and neither a context nor a timeout ends a read from it.
+		_ = response.Body.Close()
+		response.Body = http.NoBody
+	}
+	return response, nil
 }
 
 // Connect opens a connection to the host of a URL as a request does, with TLS if the URL has it,
