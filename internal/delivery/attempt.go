@@ -193,6 +193,9 @@ func (d *drain) post(ctx context.Context, to *target, r *result) (*http.Response
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "Petstore-Webhooks")
+	// A receiver may close an idle connection just when a request is sent. With this key, which is not
+	// sent, net/http then repeats the request.
+	request.Header["Idempotency-Key"] = nil
 	standardwebhooks.Sign(request.Header, r.eventID, sent.at, r.body, sent.secrets...)
 	return d.options.Client.Do(request)
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -270,6 +271,34 @@ func sends(text string) http.HandlerFunc {
 		}
 		_, _ = io.WriteString(conn, text)
 		_ = conn.Close()
+	}
+}
+
+// TestClosedConnections: an attempt does not fail because the receiver closes a connection that was
+// idle. Here the second request on each connection finds it closed.
+func TestClosedConnections(t *testing.T) {
+	t.Parallel()
+	const events = 20
+	f := newFeed(t)
+	var used sync.Map // addresses of connections
+	to := receive(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, again := used.LoadOrStore(r.RemoteAddr, true); again {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	f.webhook(to.url)
+	f.emit(pets(1, events)...)
+	options := f.options()
+	options.Client = egress.New(egress.Options{Allow: egress.Loopback}).Client(delivery.Timeout)
+	f.workWith(options).Wake(f.account)
+	await(f, events, "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered' AND jsonb_array_length(attempts) = 1")
+	requests := to.got()
+	if len(requests) == events {
+		t.Error("no connection was used again")
+	}
+	if sent, has := requests[0].header["Idempotency-Key"]; has {
+		t.Errorf("Idempotency-Key %q is sent", sent)
 	}
 }
 
