@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -440,13 +441,40 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="5"} 1`+"\n")
 }
 
-// TestDelayReadsNoUnusedBody: a delay rejects no body that the operation ignores.
+// TestDelayReadsNoUnusedBody: a delay rejects no body that the operation ignores. After one that came
+// meanwhile, the connection stays open, although the delay is longer than the server waits for a body.
 func TestDelayReadsNoUnusedBody(t *testing.T) {
 	t.Parallel()
-	p := start(t).inSandbox(stores.SampleEmpty)
+	metrics := telemetry.NewMetrics()
+	p := start(t).with(func(o *api.Options) { o.Metrics = metrics }).inSandbox(stores.SampleEmpty)
 	target := p.newWebhook("*").path() + "/test"
-	p.setFaults(object{"operation": "testWebhook", "effect": "delay", "delayMs": 10})
+	p.setFaults(
+		object{"operation": "testWebhook", "effect": "delay", "delayMs": 10, "first": 1},
+		object{"operation": "testWebhook", "effect": "delay", "delayMs": 1100},
+	)
 	p.do("POST", target, strings.Repeat(" ", maxBodyBytes+1)).want(202)
+	conn := need.Value(p.dial(net.Dialer{}))(t)
+	defer conn.Close()
+	responses := bufio.NewReader(conn)
+	send := func(text string) { need.Value(io.WriteString(conn, text))(t) }
+	receive := func(status int) {
+		t.Helper()
+		response, err := http.ReadResponse(responses, nil)
+		need.OK(t, err)
+		defer response.Body.Close()
+		body := need.Value(io.ReadAll(response.Body))(t)
+		if response.StatusCode != status || response.Close {
+			t.Errorf("status %d, want %d; Connection: close is %t: %s", response.StatusCode, status, response.Close, body)
+		}
+	}
+	send("POST " + target + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + p.key + "\r\nContent-Length: 2\r\n\r\n")
+	need.Within(t, 30*time.Second, "the request is delayed", func() bool {
+		return strings.Contains(exposed(t, metrics), `petstore_injected_faults_total{effect="delay"} 2`)
+	})
+	send("{}")
+	receive(202)
+	send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+	receive(200)
 }
 
 // TestDelayHoldsNothing: delayed requests hold neither a place in progress nor a database

@@ -116,6 +116,7 @@ func (g *Gate) handler(r Route) gin.HandlerFunc {
 
 		if !r.has(Body) {
 			limitUnreadBody(c)
+			defer limitUnreadBody(c) // again, because the handler may take longer
 		}
 		err := g.sunset(c, deprecated)
 		if unknown := checkPath(c); unknown != nil {
