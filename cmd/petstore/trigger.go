@@ -48,6 +48,7 @@ admin, and store.reset a key of a sandbox.`,
 			if err != nil {
 				return err
 			}
+			outliveReaders() // else a webhook may be left
 			return p.trigger(cmd.Context(), p.newClient(to), event.Type(args[0]), asJSON)
 		},
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 
 	"petstore/internal/event"
 	"petstore/internal/report"
+	"petstore/internal/tools/need"
 )
 
 // TestTrigger makes an event of every type happen in a sandbox.
@@ -110,6 +112,21 @@ func TestInterruptedTrigger(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("it ends with %v", err)
 	}
+}
+
+// TestTriggerWithoutReader: trigger deletes its webhook also if nothing reads its output.
+func TestTriggerWithoutReader(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	read, write, err := os.Pipe()
+	need.OK(t, err)
+	cmd := command(emptyDir, s.environ, "trigger", "message.queued")
+	cmd.Stdout = write
+	need.OK(t, errors.Join(read.Close(), cmd.Start(), write.Close()))
+	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != exitFailure {
+		t.Errorf("it ends with %s", cmd.ProcessState)
+	}
+	need.Same(t, "[]", must(t, s.environ, "api", "/webhooks"), "the webhooks")
 }
 
 // fullDisk is a stdout to which no write succeeds.
