@@ -125,13 +125,12 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 			return receiver.forward(ctx, e)
 		}
 	}
-	if err := sender.follow(ctx, feed, "events", handle); err != nil {
-		return err
-	}
-	if feed.After != "" {
+	first := feed.After
+	err := sender.follow(ctx, feed, "events", handle)
+	if feed.After != "" && (err == nil || feed.After != first) {
 		fmt.Fprintf(p.stderr, "stopped; to continue from here, add --after %s\n", feed.After)
 	}
-	return nil
+	return err
 }
 
 // feed returns the feed of a server, which prints when a connection begins and ends.

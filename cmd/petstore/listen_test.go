@@ -77,8 +77,12 @@ func TestListen(t *testing.T) {
 	latest.exits(0, os.Interrupt)
 	after := eventPattern.FindString(latest.expect("--after"))
 	createCategories(t, base, key, 4, 4)
-	again := begin(t, emptyDir, environ, "listen", "--after", after)
+	other := fromJSON[api.KeyWithSecret](t, must(t, environ, "api", "POST", "/account/api-keys", "name=other", "scope=read")+"\n")
+	again := begin(t, emptyDir, clientOf(base, other.Secret), "listen", "--after", after)
 	need.Contains(t, "the next line", again.expect("category.created"), "/categories/1004")
+	must(t, environ, "api", "DELETE", fmt.Sprint("/account/api-keys/", other.ID))
+	again.exits(exitFailure)
+	need.Contains(t, "the last line", again.expect("stopped"), "--after evt_")
 	orders.exits(0, syscall.SIGTERM)
 	if strings.Contains(orders.stdout.String(), "category") {
 		t.Errorf("listen to orders printed %s", &orders.stdout)
