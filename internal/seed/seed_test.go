@@ -281,6 +281,27 @@ func TestLoadCanceledChangesNothing(t *testing.T) {
 	}
 }
 
+// TestLoadCanceledAfterTheCommit: the statistics are left to PostgreSQL.
+func TestLoadCanceledAfterTheCommit(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	loaded := make(chan error, 1)
+	need.OK(t, pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "LOCK TABLE categories IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
+			return err
+		}
+		go func() { loaded <- seed.Load(ctx, s.pool, s.account, 10, nil) }()
+		if err := pgtest.AwaitLockWaiters(t.Context(), s.pool, 1); err != nil { // VACUUM
+			return err
+		}
+		cancel()
+		return <-loaded
+	}))
+	wantRows(t, s.pool, 12+3*10)
+}
+
 // TestLoadIsNotLimitedByThePool: the pool of the API cancels a statement after a
 // few seconds. A large load takes longer.
 func TestLoadIsNotLimitedByThePool(t *testing.T) {
