@@ -216,10 +216,15 @@ func (q *Queries) ExchangeLogGet(ctx context.Context, accountID int64) (Exchange
 }
 
 const exchangeLogsPage = `-- name: ExchangeLogsPage :many
-SELECT account_id
-FROM exchange_logs
-WHERE account_id > $1
-ORDER BY account_id
+SELECT logs.account_id, coalesce((
+    SELECT e.started_at <= now() - interval '24 hours'
+    FROM exchanges AS e
+    WHERE e.account_id = logs.account_id
+      AND e.number = (SELECT min(oldest.number) FROM exchanges AS oldest WHERE oldest.account_id = logs.account_id)
+), false)::boolean AS has_old
+FROM exchange_logs AS logs
+WHERE logs.account_id > $1
+ORDER BY logs.account_id
 LIMIT $2
 `
 
@@ -228,20 +233,26 @@ type ExchangeLogsPageParams struct {
 	PageSize int32
 }
 
-// Returns sandboxes with a log, by id.
-func (q *Queries) ExchangeLogsPage(ctx context.Context, arg ExchangeLogsPageParams) ([]int64, error) {
+type ExchangeLogsPageRow struct {
+	AccountID int64
+	HasOld    bool
+}
+
+// Returns sandboxes with a log, by id, and whether the exchange with the lowest number is older than
+// 24 hours. With min instead of LIMIT, Citus runs it on each shard.
+func (q *Queries) ExchangeLogsPage(ctx context.Context, arg ExchangeLogsPageParams) ([]ExchangeLogsPageRow, error) {
 	rows, err := q.db.Query(ctx, exchangeLogsPage, arg.AfterID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	items := []int64{}
+	items := []ExchangeLogsPageRow{}
 	for rows.Next() {
-		var account_id int64
-		if err := rows.Scan(&account_id); err != nil {
+		var i ExchangeLogsPageRow
+		if err := rows.Scan(&i.AccountID, &i.HasOld); err != nil {
 			return nil, err
 		}
-		items = append(items, account_id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

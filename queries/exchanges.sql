@@ -86,11 +86,17 @@ DELETE FROM exchanges
 WHERE account_id = @account_id;
 
 -- name: ExchangeLogsPage :many
--- Returns sandboxes with a log, by id.
-SELECT account_id
-FROM exchange_logs
-WHERE account_id > @after_id
-ORDER BY account_id
+-- Returns sandboxes with a log, by id, and whether the exchange with the lowest number is older than
+-- 24 hours. With min instead of LIMIT, Citus runs it on each shard.
+SELECT logs.account_id, coalesce((
+    SELECT e.started_at <= now() - interval '24 hours'
+    FROM exchanges AS e
+    WHERE e.account_id = logs.account_id
+      AND e.number = (SELECT min(oldest.number) FROM exchanges AS oldest WHERE oldest.account_id = logs.account_id)
+), false)::boolean AS has_old
+FROM exchange_logs AS logs
+WHERE logs.account_id > @after_id
+ORDER BY logs.account_id
 LIMIT @page_size;
 
 -- name: ExchangesExpire :exec

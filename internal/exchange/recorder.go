@@ -308,15 +308,17 @@ const expirePage = 100
 func Expire(ctx context.Context, database *postgres.DB) (failed error) {
 	queries := db.New(database.Writing())
 	for after := int64(0); ; {
-		ids, err := queries.ExchangeLogsPage(postgres.ForAllAccounts(ctx), db.ExchangeLogsPageParams{AfterID: after, PageSize: expirePage})
+		logs, err := queries.ExchangeLogsPage(postgres.ForAllAccounts(ctx), db.ExchangeLogsPageParams{AfterID: after, PageSize: expirePage})
 		if err != nil {
 			return cmp.Or(failed, err)
 		}
-		for _, id := range ids {
-			failed = cmp.Or(failed, queries.ExchangesExpire(database.ForAccounts(ctx, id), id))
-			after = id
+		for _, row := range logs {
+			if row.HasOld {
+				failed = cmp.Or(failed, queries.ExchangesExpire(database.ForAccounts(ctx, row.AccountID), row.AccountID))
+			}
+			after = row.AccountID
 		}
-		if len(ids) < expirePage {
+		if len(logs) < expirePage {
 			return failed
 		}
 	}

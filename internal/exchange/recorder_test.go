@@ -246,7 +246,14 @@ func TestLimits(t *testing.T) {
 	if got := f.paths(2); len(got) != 2002 || got[0] != "3001 /" {
 		t.Errorf("without the old ones, the record has %d exchanges from %s on", len(got), got[0])
 	}
-	need.OK(t, exchange.Expire(t.Context(), f.pool))
+	expired := 0 // statements
+	counting := pgtest.Open(t, f.database.URL, 1, pgtest.Statements(func(sql string, _ []any) {
+		if strings.HasPrefix(sql, "-- name: ExchangesExpire ") {
+			expired++
+		}
+	}))
+	need.OK(t, exchange.Expire(t.Context(), counting))
+	need.Same(t, 1, expired, "statements that delete old exchanges of the one sandbox with any")
 	if got := f.paths(1); len(got) != 6 || got[0] != "5 /4" {
 		t.Errorf("after the reset, the record has %q", got)
 	}
