@@ -229,6 +229,18 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 	}
 }
 
+// TestVacuumOfQueues: VACUUM of tables whose open rows are found by an index runs after changes of 3 % of the rows.
+// Below 2 %, it may leave the dead entries of indexes.
+func TestVacuumOfQueues(t *testing.T) {
+	t.Parallel()
+	got := pgtest.List[string](t, shared(t).Pool, `
+		SELECT relname || ' ' || option_value
+		FROM pg_class, pg_options_to_table(reloptions)
+		WHERE relkind = 'r' AND relname IN ('orders', 'messages', 'webhook_deliveries') AND option_name = 'autovacuum_vacuum_scale_factor'
+		ORDER BY 1`)
+	need.Same(t, []string{"messages 0.03", "orders 0.03", "webhook_deliveries 0.03"}, got, "tables")
+}
+
 // TestSchemaFit: a program works with its schema and with newer ones, until a migration says
 // that it does not. An older schema is behind, and one without the privileges of the role is denied.
 func TestSchemaFit(t *testing.T) {
