@@ -43,7 +43,8 @@ LIMIT @page_size;
 -- Returns webhooks with deliveries that are due, how many seconds the oldest has been, and
 -- whether a process can claim the webhook. is_ahead: its lease or pause ends later than any
 -- can. With every, it looks at all accounts. Otherwise each table needs the condition, or Citus
--- asks all nodes.
+-- asks all nodes. With >= too, a join skips the accounts before. Otherwise PostgreSQL reads the
+-- index for each of them, from its webhooks up to the position.
 SELECT account_id, id, payer_id, is_failing, is_slow, is_free, is_ahead, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
     SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
@@ -57,6 +58,7 @@ FROM (
     JOIN account_state AS s ON s.account_id = w.account_id
     JOIN accounts AS a ON a.id = w.account_id
     WHERE (w.account_id, w.id) > (@after_account::bigint, @after_id::text)
+      AND w.account_id >= @after_account
       AND (@every::boolean OR w.account_id = ANY (@ids::bigint[]))
       AND (@every::boolean OR s.account_id = ANY (@ids::bigint[]))
       AND NOT s.closed
@@ -304,13 +306,14 @@ WHERE webhooks.account_id = @account_id
 
 -- name: WebhooksToSettle :many
 -- Returns webhooks to which messages that wait must be adapted. With every, it looks at all
--- accounts.
+-- accounts. The reason for >= is in [DrainWebhooks].
 SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 JOIN accounts AS a ON a.id = w.account_id
 WHERE w.unsettled_after IS NOT NULL
   AND (w.account_id, w.id) > (@after_account::bigint, @after_id::text)
+  AND w.account_id >= @after_account
   AND (@every::boolean OR w.account_id = ANY (@ids::bigint[]))
   AND NOT s.closed
 ORDER BY w.account_id, w.id
