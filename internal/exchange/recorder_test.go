@@ -258,12 +258,13 @@ func TestLimits(t *testing.T) {
 		t.Errorf("after the reset, the record has %q", got)
 	}
 	f.exec("UPDATE exchanges SET started_at = now() - interval '25 hours'")
-	resetting = f.begin("SELECT FROM exchanges FOR UPDATE")
+	first, second := f.begin("SELECT FROM exchanges WHERE account_id = 1 FOR UPDATE"), f.begin("SELECT FROM exchanges WHERE account_id = 2 FOR UPDATE")
 	err := exchange.Expire(t.Context(), pgtest.Open(t, f.database.DirectURL+"&lock_timeout=10ms", 1))
 	if !postgres.IsLockTimeout(err) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("beside resets of both sandboxes: %v, want only the first error", err)
 	}
-	pgtest.Rollback(t, resetting)
+	pgtest.Rollback(t, first)
+	pgtest.Rollback(t, second)
 }
 
 // TestAppendToLongLog: a write looks neither at the exchanges that it keeps, nor at those that earlier ones have
