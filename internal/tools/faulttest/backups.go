@@ -108,13 +108,14 @@ func checkNumbers(feed []feedEvent) {
 	}
 }
 
-// readFeed reads all events of the feed.
+// readFeed reads all events of the feed, also those of writes that commit meanwhile.
 func (c *client) readFeed(ctx context.Context) (events []feedEvent) {
-	newest := c.newest(ctx).ID
-	for target := "/events?limit=200"; !strings.Contains(target, newest); {
+	newest := c.newest(ctx).Sequence
+	for target, reached := "/events?limit=200", int64(0); reached < newest; reached = events[len(events)-1].Sequence {
 		resp := c.want(ctx, http.StatusOK, "GET", target, "")
 		must.Hold(resp.next() != target, "the page %s leads to itself", target)
 		events, target = append(events, decode[[]feedEvent](resp)...), resp.next()
+		must.Hold(len(events) > 0, "the feed has no events, but the number %d", newest)
 	}
 	return events
 }
