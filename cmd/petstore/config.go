@@ -462,8 +462,8 @@ func (c tracingConfig) check(wrong reportMistake) {
 	}
 }
 
-// isPairs reports whether text is empty or lists name=value, of which isValid accepts each, as the
-// variables of OpenTelemetry do.
+// isPairs reports whether text, a variable of OpenTelemetry, lists name=value separated by commas and
+// isValid accepts each. It may be empty.
 func isPairs(text string, isValid func(name, value string) bool) bool {
 	if strings.TrimSpace(text) == "" {
 		return true

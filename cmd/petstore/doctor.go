@@ -324,7 +324,7 @@ func (d *diagnosis) partitions(ctx context.Context) (string, error) {
 	if overdue {
 		err = errors.New("events of more than 38 days are kept; end the sessions in pg_stat_activity that are idle in transaction, and run SELECT maintain_events() as the owner")
 	}
-	return "events has those of this week and the next", err
+	return "events has the partitions of this week and the next", err
 }
 
 func (d *diagnosis) replicas(ctx context.Context) (string, error) {

@@ -63,7 +63,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 			for _, client := range clients {
 				refused := client.do("GET", "/events?after=latest", nil, "Accept", accept, "Prefer", "wait=30")
 				refused.wantRejected(429, "too_many_concurrent_requests")
-				need.Same(t, "Your account has too many "+name+". Wait until some have ended.", refused.error().Message, "the message")
+				need.Same(t, "Your account has too many "+name+". Wait until it has fewer.", refused.error().Message, "the message")
 			}
 			if name == "requests that wait for a change" { // a request with an invalid cursor does not wait
 				clients[2].do("GET", ownRecord+"?operation=listPets&cursor=x", nil, "Prefer", "wait=30").wantError(400, "invalid_cursor")

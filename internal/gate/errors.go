@@ -32,7 +32,7 @@ var (
 	errSandboxesRateLimited = ErrRateLimited.WithMessage("The sandboxes of your account have sent too many requests together. Wait as long as Retry-After says.")
 	errTooManyFailures      = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "Too many requests from this address had no valid API key. Send a valid key, or wait as long as Retry-After says."}
 
-	ErrTooManyConcurrent = &httpjson.Error{Status: 429, Code: "too_many_concurrent_requests", Message: "Your account has too many requests, streams or bytes in progress. Wait until some have ended.", Header: [2]string{"Retry-After", "1"}}
+	ErrTooManyConcurrent = &httpjson.Error{Status: 429, Code: "too_many_concurrent_requests", Message: "Your account has too many requests, streams or bytes in progress. Wait until it has fewer.", Header: [2]string{"Retry-After", "1"}}
 
 	ErrInternal = &httpjson.Error{Status: 500, Code: "internal_error", Message: "The server failed. Quote the request id when you report it."}
 	// ErrUnavailable has a constant Retry-After, because nobody knows when the cause ends.
@@ -51,7 +51,7 @@ func errorResponse(err error) *httpjson.Error {
 		return response
 	case isRefused && errors.Is(err, admission.ErrShare):
 		return ErrTooManyConcurrent.WithRetryAfter(max(refused.RetryAfter, time.Second)).
-			WithMessage("Your account has too many " + refused.Resource + ". Wait until some have ended.")
+			WithMessage("Your account has too many " + refused.Resource + ". Wait until it has fewer.")
 	case isRefused:
 		return errOverloaded.WithRetryAfter(max(refused.RetryAfter, time.Second))
 	case postgres.Unavailable(err), errors.Is(err, context.Canceled):

@@ -108,7 +108,8 @@ func checkNumbers(feed []feedEvent) {
 	}
 }
 
-// readFeed reads all events of the feed, also those of writes that commit meanwhile.
+// readFeed reads the feed up to the event that is the newest at first. Other clients may still write, so the
+// last page may have more.
 func (c *client) readFeed(ctx context.Context) (events []feedEvent) {
 	newest := c.newest(ctx).Sequence
 	for target, reached := "/events?limit=200", int64(0); reached < newest; reached = events[len(events)-1].Sequence {
