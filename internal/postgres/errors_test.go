@@ -191,105 +191,44 @@ func TestStartingUp(t *testing.T) {
 	}
 }
 
-// counter is a row that concurrent transactions update.
-type counter struct {
-	t        *testing.T
-	pool     *postgres.DB
-	attempts int
-}
-
-func newCounter(t *testing.T) *counter {
-	t.Helper()
-	c := &counter{t: t, pool: open(t, pgtest.NewEmpty(t).URL, 8)}
-	pgtest.Exec(t, c.pool, "CREATE TABLE counters (id int PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO counters (id) VALUES (1)")
-	return c
-}
-
-func (c *counter) attempt() int {
-	c.attempts++
-	return c.attempts
-}
-
-// raise increments a counter in a transaction. While disturbed returns true for an
-// attempt, another transaction increments it after the snapshot.
-func (c *counter) raise(disturbed func(attempt int) bool) func(context.Context, int) (int, error) {
-	const add = "UPDATE counters SET n = n + 1 WHERE id = $1 RETURNING n"
-	return func(ctx context.Context, id int) (n int, err error) {
-		attempt := c.attempt()
-		err = pgx.BeginTxFunc(ctx, c.pool.Pool(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "SELECT FROM counters"); err != nil { // takes the snapshot
-				return err
-			}
-			if disturbed(attempt) {
-				if _, err := c.pool.Exec(ctx, add, id); err != nil {
-					return err
-				}
-			}
-			return tx.QueryRow(ctx, add, id).Scan(&n)
-		})
-		return n, err
-	}
-}
-
-// TestRetry: Retry repeats a transaction that fails to serialize, at most three
-// times.
+// TestRetry: Retry repeats a transaction at most three times if the server ended it because of
+// another one, and time is left.
 func TestRetry(t *testing.T) {
 	t.Parallel()
-	c := newCounter(t)
-	for what, test := range map[string]struct {
-		disturbed    func(attempt int) bool
-		attempts, at int
-		state        string
+	pool := open(t, shared(t).OwnerURL, 1)
+	for _, test := range []struct {
+		state           string
+		fails, attempts int
+		canceled        bool // during the first attempt
 	}{
-		"undisturbed":           {func(int) bool { return false }, 1, 1, ""},
-		"disturbed once":        {func(attempt int) bool { return attempt == 1 }, 2, 2, ""},
-		"disturbed three times": {func(attempt int) bool { return attempt <= 3 }, 4, 4, ""},
-		"disturbed each time":   {func(int) bool { return true }, 4, 0, "40001"},
+		{state: "40001", fails: 0, attempts: 1},
+		{state: "40001", fails: 1, attempts: 2},
+		{state: "40001", fails: 3, attempts: 4},
+		{state: "40001", fails: 4, attempts: 4},
+		{state: "40P01", fails: 1, attempts: 2},
+		{state: "23505", fails: 1, attempts: 1},
+		{state: "40001", fails: 1, attempts: 1, canceled: true},
 	} {
-		c.attempts = 0
-		pgtest.Exec(t, c.pool, "UPDATE counters SET n = 0")
-		n, err := postgres.Retry(t.Context(), c.pool, c.raise(test.disturbed), 1)
-		if c.attempts != test.attempts || n != test.at || stateOf(err) != test.state {
-			t.Errorf("%s: %d attempts ended at %d with %v; want %d, %d and %q", what, c.attempts, n, err, test.attempts, test.at, test.state)
-		}
-		if err != nil && !postgres.Unavailable(err) {
-			t.Errorf("%s: %v is not Unavailable", what, err)
-		}
-	}
-}
-
-// TestRetryOfOthers: Retry repeats a transaction that the server has ended because of a deadlock.
-// It does not repeat one that would fail again, or that has no time left.
-func TestRetryOfOthers(t *testing.T) {
-	t.Parallel()
-	c := newCounter(t)
-	insert := func(ctx context.Context, id int) (pgconn.CommandTag, error) {
-		c.attempt()
-		return c.pool.Exec(ctx, "INSERT INTO counters VALUES ($1)", id)
-	}
-	if _, err := postgres.Retry(t.Context(), c.pool, insert, 1); !postgres.IsUniqueViolation(err) || c.attempts != 1 {
-		t.Errorf("%d attempts ended with %v", c.attempts, err)
-	}
-	c.attempts = 0
-	deadlock := func(ctx context.Context, most int) (pgconn.CommandTag, error) {
-		if c.attempt() > most {
-			return c.pool.Exec(ctx, "SELECT")
-		}
-		return c.pool.Exec(ctx, "DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40P01'; END $$")
-	}
-	if _, err := postgres.Retry(t.Context(), c.pool, deadlock, 1); err != nil || c.attempts != 2 {
-		t.Errorf("%d attempts ended with %v", c.attempts, err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	c.attempts = 0
-	lose := c.raise(func(int) bool { return true })
-	_, err := postgres.Retry(ctx, c.pool, func(ctx context.Context, id int) (int, error) {
-		n, err := lose(ctx, id)
+		ctx, cancel := context.WithCancel(t.Context())
+		attempts := 0
+		got, err := postgres.Retry(ctx, pool, func(ctx context.Context, result int) (int, error) {
+			if attempts++; attempts > test.fails {
+				return result, nil
+			}
+			_, err := pool.Exec(ctx, fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '%s'; END $$", test.state))
+			if test.canceled {
+				cancel()
+			}
+			return 0, err
+		}, 7)
 		cancel()
-		return n, err
-	}, 1)
-	if stateOf(err) != "40001" || c.attempts != 1 {
-		t.Errorf("%d attempts ended with %v", c.attempts, err)
+		result, state := 7, ""
+		if test.attempts <= test.fails {
+			result, state = 0, test.state
+		}
+		if attempts != test.attempts || got != result || stateOf(err) != state {
+			t.Errorf("%+v: %d attempts ended with %d and %v", test, attempts, got, err)
+		}
 	}
 }
 
