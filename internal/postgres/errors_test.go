@@ -55,17 +55,6 @@ func TestUnavailable(t *testing.T) {
 			_, err := conn.Exec(t.Context(), "SELECT")
 			return err
 		}},
-		"idle transaction timeout": {lost: true, state: anyState, fail: func(t *testing.T) error {
-			t.Helper()
-			pool := open(t, database.URL, 1, "idle_in_transaction_session_timeout", "50ms")
-			idle := pgtest.Begin(t, pool.Pool())
-			const alive = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)"
-			need.Within(t, 30*time.Second, "broken connection", func() bool {
-				return !pgtest.Read[bool](t, database.Pool, alive, idle.Conn().PgConn().PID())
-			})
-			_, err := idle.Exec(t.Context(), "SELECT")
-			return err
-		}},
 		"dropped database":   {state: "3D000", url: absent.String(), sql: "SELECT"},
 		"connection refused": {url: closedPort, sql: "SELECT"},
 		"deadline of the caller": {fail: func(t *testing.T) error {

@@ -142,22 +142,6 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestListenerOfAnotherDatabase: notifications do not reach other databases of the server,
-// so a listener in one of them is never alive.
-func TestListenerOfAnotherDatabase(t *testing.T) {
-	t.Parallel()
-	pool := open(t, shared(t).OwnerURL, 4)
-	need.OK(t, pool.Ping(t.Context()))
-	e := listenAt(t, pool, pgtest.NewEmpty(t).URL)
-	need.Within(t, 30*time.Second, "it tries to listen", func() bool { return e.log.String() != "" || len(e.alive) > 0 })
-	if len(e.connected)+len(e.alive) > 0 {
-		t.Error("it listens in another database than the pool")
-	}
-	if logged := e.log.String(); !strings.Contains(logged, "database") || !strings.Contains(logged, "PETSTORE_DIRECT_URL") {
-		t.Errorf("logged: %s", logged)
-	}
-}
-
 // TestListenerWithoutServer: without a server the listener is not alive, logs one
 // warning, keeps trying, and can be stopped.
 func TestListenerWithoutServer(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -288,20 +287,6 @@ func TestSchemaFit(t *testing.T) {
 			t.Errorf("%s: the schema is %q (%v), want %q", test.what, got, err, test.want)
 		} else if hasProblem := got.Problem() != ""; hasProblem != (test.want != postgres.SchemaFits) {
 			t.Errorf("%s: the problem is %q", test.what, got.Problem())
-		}
-	}
-}
-
-func TestOpenMigrationsFails(t *testing.T) {
-	t.Parallel()
-	// A migration through a pooler would leave its lock behind.
-	pooler := pgtest.StartPooler(t, shared(t).OwnerURL)
-	for url, want := range map[string]string{"://": "", "postgres://localhost:x/": "", closedPort: "", pooler.URL: "PETSTORE_DIRECT_URL"} {
-		if m, err := postgres.OpenMigrations(t.Context(), url); err == nil {
-			m.Close()
-			t.Errorf("%s: no error", url)
-		} else if !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want an error with %q", url, err, want)
 		}
 	}
 }

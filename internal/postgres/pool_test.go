@@ -52,16 +52,6 @@ func mute(t *testing.T) string {
 	return "postgres://petstore@" + silent + "/petstore?sslmode=disable"
 }
 
-func TestOpenFails(t *testing.T) {
-	t.Parallel()
-	for _, url := range []string{"://", "postgres://localhost:x/", "postgres://localhost/?sslmode=perhaps"} {
-		if pool, err := postgres.Open(t.Context(), url, 1); err == nil {
-			pool.Close()
-			t.Errorf("%s was accepted", url)
-		}
-	}
-}
-
 // TestChangedPassword: a new connection has the password that its file has by then.
 func TestChangedPassword(t *testing.T) {
 	t.Parallel()

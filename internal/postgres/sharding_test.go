@@ -8,9 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 )
 
@@ -182,15 +180,5 @@ func TestErrorsAreClassifiedBySQLSTATE(t *testing.T) {
 	})
 	if err != nil || files < 100 {
 		t.Errorf("%d files, %v", files, err)
-	}
-}
-
-// TestDistributeWithoutCitus checks that distribute explains what is missing.
-func TestDistributeWithoutCitus(t *testing.T) {
-	t.Parallel()
-	pgtest.Not(t, pgtest.Citus, "it has the extension")
-	m := openMigrations(t, shared(t).OwnerURL)
-	if err := m.Distribute(t.Context(), func(string, time.Duration) {}); err == nil || !strings.Contains(err.Error(), "CREATE EXTENSION citus") {
-		t.Errorf("without the extension: %v", err)
 	}
 }
