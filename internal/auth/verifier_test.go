@@ -122,21 +122,6 @@ func TestGrace(t *testing.T) {
 	a.wantWork(until.Add(time.Hour), warm, one)
 }
 
-// TestRotateAgain: a key has at most two secrets, and only one without grace.
-func TestRotateAgain(t *testing.T) {
-	t.Parallel()
-	a := newAccount(t)
-	id, first := a.issue(nil)
-	second, _ := a.rotate(id, auth.MaxGrace)
-	third, _ := a.rotate(id, time.Hour)
-	a.wantWork(a.now, nil, map[string]bool{first: false, second: true, third: true})
-	fourth, until := a.rotate(id, 0)
-	if until != nil {
-		t.Errorf("without grace, the secret ends at %s", until)
-	}
-	a.wantWork(a.now, nil, map[string]bool{first: false, second: false, third: false, fourth: true})
-}
-
 // TestGraceOfAnExpiringKey: a secret ends with its grace or its key, whichever is
 // first.
 func TestGraceOfAnExpiringKey(t *testing.T) {
@@ -158,28 +143,6 @@ func TestGraceOfAnExpiringKey(t *testing.T) {
 	// rotation does not revive an expired key
 	third, _ := a.rotate(long, time.Hour)
 	a.wantWork(expiresAt, nil, map[string]bool{longSecond: false, third: false})
-}
-
-// TestRotateNoKey: rotating fails for a key that does not exist, is revoked, or
-// belongs to another account.
-func TestRotateNoKey(t *testing.T) {
-	t.Parallel()
-	a := newAccount(t)
-	id, secret := a.issue(nil)
-	other := newAccount(t)
-	none := func(accountID, id int64) {
-		t.Helper()
-		if _, made, err := auth.Rotate(t.Context(), a.queries, accountID, id, 0); !errors.Is(err, auth.ErrNoKey) || made != (auth.Secret{}) {
-			t.Errorf("rotated key %d of account %d: %v, %v", id, accountID, made, err)
-		}
-	}
-	none(other.id, id)
-	none(a.id, -id)
-	a.wantWork(a.now, nil, map[string]bool{secret: true})
-	second, _ := a.rotate(id, time.Hour)
-	need.Value(a.queries.APIKeyRevokeOwn(t.Context(), db.APIKeyRevokeOwnParams{ID: id, AccountID: a.id}))(t)
-	none(a.id, id)
-	a.wantWork(a.now, nil, map[string]bool{secret: false, second: false})
 }
 
 // lastUsed returns the stored last use of a key.
