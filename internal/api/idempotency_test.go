@@ -359,19 +359,3 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 	need.Same(t, 1, p.count("idempotency_keys"), "stored responses that are left")
 	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
 }
-
-// TestSweepIsAWrite: the sweep does not take a connection that is reserved for reads.
-func TestSweepIsAWrite(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	const conns = 3 // one for writes, two reserved for reads
-	pool := pgtest.Open(t, p.dbURL, conns)
-	pool.WaitAtMost(time.Second)
-	rows, err := pool.Writing().Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
-	need.OK(t, err)
-	t.Cleanup(rows.Close)
-	if err := upkeep.SweepIdempotencyKeys(t.Context(), pool); err == nil {
-		t.Error("the sweep had a connection")
-	}
-	need.Same(t, 1, pool.CanceledWrites(), "writes that did not get a connection: the sweep")
-}
