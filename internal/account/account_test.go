@@ -68,11 +68,7 @@ func (l *statementLog) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	f := &fixture{t: t, owner: pgtest.New(t), log: &statementLog{}}
-	var err error
-	if f.db, err = postgres.Open(t.Context(), f.owner.URL, 24, f.log); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(f.db.Close)
+	f.db = pgtest.Open(t, f.owner.URL, 24, f.log)
 	f.id = f.ensure("owner")
 	return f
 }
@@ -83,12 +79,7 @@ func newPatientFixture(t testing.TB) *fixture {
 	t.Helper()
 	const connections = 40 // more than statements at once
 	f := newFixture(t)
-	var err error
-	if f.db, err = postgres.Open(t.Context(), f.owner.DirectURL+"&lock_timeout=30s&statement_timeout=60s", connections, f.log); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(f.db.Close)
-	f.db.WaitAtMost(30 * time.Second)
+	f.db = pgtest.Open(t, f.owner.DirectURL+"&lock_timeout=30s&statement_timeout=60s", connections, f.log)
 	return f
 }
 
