@@ -189,6 +189,7 @@ var tables = map[string]string{
 	"accounts": "id", "account_state": "account_id", "api_keys": "account_id", "api_key_uses": "account_id",
 	"categories": "account_id", "pets": "account_id", "inventory": "account_id", "orders": "account_id",
 	"messages": "account_id", "idempotency_keys": "account_id", "sandbox_faults": "account_id",
+	"events": "account_id", "webhooks": "account_id", "webhook_deliveries": "account_id",
 }
 
 // age makes the deletion or the expiry of an account longer ago than a minute.
@@ -217,6 +218,10 @@ func (f *fixture) fill(id int64, rows int) {
 		`INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body)
 			SELECT $1, (SELECT min(id) FROM api_keys WHERE account_id = $1), 'k' || n, sha256('x'), 201, '/', '' FROM generate_series(1, $2) AS n`,
 		"INSERT INTO sandbox_faults (account_id, position, operation, effect, status) SELECT $1, n, '*', 'status', 503 FROM generate_series(0, least($2, 19)) AS n",
+		"INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) SELECT $1, n + 1, now(), 0, 'store.reset', '/account', '{}' FROM generate_series(1, least($2, 1010)) AS n", // the event of a reset has 1
+		"INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence) SELECT $1, 'wh_' || lpad(to_hex(n), 32, '0'), 'https://hook.example', '{*}', '\\x00', 0 FROM generate_series(1, least($2, 1010)) AS n",
+		`INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, type, body, next_attempt_at)
+			SELECT $1, 'dlv_' || substr(id, 4), id, 'evt', 'webhook.test', '{}', now() FROM webhooks WHERE account_id = $1 AND $2 > 0`,
 	} {
 		f.exec(strings.NewReplacer("$1", fmt.Sprint(id)+"::bigint", "$2", fmt.Sprint(rows)).Replace(sql))
 	}
@@ -253,7 +258,7 @@ func TestSweep(t *testing.T) {
 	for _, rows := range f.log.deleted {
 		total, most = total+rows, max(most, rows)
 	}
-	if most != 1000 || total < 8*1010 || f.log.batches < 8*2 {
+	if most != 1000 || total < 11*1010 || f.log.batches < 11*2 {
 		t.Errorf("a statement deleted %d rows, want at most 1000; %d rows in %d transactions", most, total, f.log.batches)
 	}
 	f.wantGone(deleted, expired)
@@ -395,7 +400,7 @@ func TestResetOfAFullSandbox(t *testing.T) {
 	want["idempotency_keys"] = stored
 	need.OK(t, f.reset(id))
 	got := f.rows(id)
-	for _, kept := range []string{"api_keys", "api_key_uses", "sandbox_faults"} {
+	for _, kept := range []string{"api_keys", "api_key_uses", "sandbox_faults", "events", "webhooks", "webhook_deliveries"} {
 		delete(want, kept)
 		delete(got, kept)
 	}
