@@ -23,7 +23,7 @@ import (
 	"petstore/internal/tools/need"
 )
 
-// newStores creates accounts like those of the fixture.
+// newStores creates accounts. Each has the pets 1 to 4 of the category 1, with 10 units of each.
 func (f *fixture) newStores(ids ...int64) {
 	f.t.Helper()
 	for _, id := range ids {

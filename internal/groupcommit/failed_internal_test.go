@@ -40,10 +40,7 @@ const poison = `
 
 // send makes a write that creates a message.
 func send(text string) *Write {
-	return &Write{Creates: account.Messages, Decide: func(s *State) (Response, error) {
-		s.CreateMessage(text)
-		return Response{Status: 202}, nil
-	}}
+	return change(Write{Creates: account.Messages}, func(s *State) { s.CreateMessage(text) })
 }
 
 // together runs writes of a store as togetherOf does.
@@ -62,11 +59,10 @@ func (f *fixture) togetherOf(c *Committer, writes ...storeWrite) (failures []err
 	begun := make(chan struct{})
 	var once sync.Once
 	running.Go(func() {
-		_, err := c.Do(f.t.Context(), one, &Write{Pet: writes[0].Pet, Decide: func(*State) (Response, error) {
+		_, err := c.Do(f.t.Context(), one, change(Write{Pet: writes[0].Pet}, func(*State) {
 			once.Do(func() { close(begun) })
 			arriving.Wait()
-			return Response{Status: 200}, nil
-		}})
+		}))
 		if err != nil {
 			f.t.Errorf("the first write: %v", err)
 		}

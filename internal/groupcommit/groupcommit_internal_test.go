@@ -50,15 +50,10 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{t: t, database: pgtest.New(t)}
 	pool := pgtest.Open(t, f.database.URL, 12)
 	f.Committer = newCommitter(pool)
+	f.newStores(1, 2)
 	f.exec(`
-		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
-		INSERT INTO account_state (account_id) VALUES (1), (2);
 		INSERT INTO api_keys (id, account_id, name, scope, prefix, secret_sha256)
-			SELECT id, id, 'key', 'write', 'petstore_' || id || '234567', sha256(id::text::bytea) FROM accounts;
-		INSERT INTO categories (account_id, id, name, name_key) VALUES (1, 1, 'Dogs', 'dogs'), (2, 1, 'Dogs', 'dogs');
-		INSERT INTO pets (account_id, id, category_id, name, name_key, status)
-			SELECT account_id, id, 1, 'Rex', 'rex', 'available' FROM generate_series(1, 2) AS account_id, generate_series(1, 4) AS id;
-		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 10 FROM pets`)
+			SELECT id, id, 'key', 'write', 'petstore_' || id || '234567', sha256(id::text::bytea) FROM accounts`)
 	return f
 }
 
@@ -291,10 +286,7 @@ func TestFailingWriteFailsAlone(t *testing.T) {
 		}
 		need.Value(f.Do(t.Context(), one, order(3, 1)))(t)
 	}
-	invalid := &Write{Pet: 1, Creates: account.Orders, Decide: func(s *State) (Response, error) {
-		s.Orders.Create(db.Order{PetID: 1, Quantity: -1})
-		return Response{Status: 201}, nil
-	}}
+	invalid := change(Write{Pet: 1, Creates: account.Orders}, func(s *State) { s.Orders.Create(db.Order{PetID: 1, Quantity: -1}) })
 	if _, err := f.group(one, order(2, 1), invalid); !postgres.RolledBack(err) {
 		t.Errorf("a group with an invalid order: %v", err)
 	}
@@ -378,29 +370,20 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 	for i := range writes {
 		n := int64(10 + i)
 		placed := under(fmt.Sprint("key ", i), order(n, 10)) // also changes the status
-		created := &Write{Category: 1, Creates: account.Pets, Decide: func(s *State) (Response, error) {
+		created := change(Write{Category: 1, Creates: account.Pets}, func(s *State) {
 			s.Pets.Create(Pet{CategoryID: 1, Name: "Rex", NameKey: "rex", Stock: stock.State{Status: stock.Available}})
-			return Response{Status: 201}, nil
-		}}
-		sent := &Write{Creates: account.Messages, Decide: func(s *State) (Response, error) {
-			s.CreateMessage("hello")
-			return Response{Status: 202}, nil
-		}}
-		removed := &Write{Pet: n, Alone: true, Decide: func(s *State) (Response, error) {
-			s.Pets.Delete(n)
-			return Response{Status: 204}, nil
-		}}
+		})
 		run := func(w *Write) {
 			need.Value(f.Do(t.Context(), one, w))(t)
 		}
 		run(placed)
 		run(created)
-		run(sent)
+		run(send("hello"))
 		run(f.closeOrder(one, n, true))
 		run(f.closeOrder(one, n, false))
 		run(restock(n, 3))
 		f.exec(fmt.Sprint("DELETE FROM orders WHERE pet_id = ", n))
-		run(removed)
+		run(change(Write{Pet: n, Alone: true}, func(s *State) { s.Pets.Delete(n) }))
 	}
 	rows := need.Value(pool.Query(t.Context(), "SELECT split_part(statement, ' ', 3), custom_plans FROM pg_prepared_statements WHERE custom_plans + generic_plans > 5"))(t)
 	plans := map[string]int{}

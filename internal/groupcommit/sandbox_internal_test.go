@@ -19,13 +19,10 @@ var sandbox = Store{AccountID: 3, Sandbox: true, Payer: 1}
 // newSandbox creates a sandbox of account 1, with the pets 1 to 4.
 func (f *fixture) newSandbox() {
 	f.t.Helper()
+	f.newStores(3)
 	f.exec(`
-		INSERT INTO accounts (id, kind, parent_id, name, sample_id, sample, expires_at) VALUES (3, 'sandbox', 1, 'sandbox', 1, 'empty', now() + interval '1 day');
-		INSERT INTO account_state (account_id) VALUES (3);
-		INSERT INTO categories (account_id, id, name, name_key) VALUES (3, 1, 'Dogs', 'dogs');
-		INSERT INTO pets (account_id, id, category_id, name, name_key, status)
-			SELECT 3, id, 1, 'Rex', 'rex', 'available' FROM generate_series(1, 4) AS id;
-		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 1000 FROM pets WHERE account_id = 3`)
+		UPDATE accounts SET kind = 'sandbox', parent_id = 1, sample_id = 1, sample = 'empty', expires_at = now() + interval '1 day' WHERE id = 3;
+		UPDATE inventory SET quantity = 1000 WHERE account_id = 3`)
 }
 
 // TestSandboxGroupsDoNotWait: a group of a sandbox tries the lock of its store, and does not
