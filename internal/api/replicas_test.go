@@ -174,16 +174,22 @@ func testConsistencyTokens(r *replicated) {
 	r.awaitReplica(path, second, "second")
 }
 
-// testTokensOfWrites: every successful response to a write has a token, also if it is a
-// replay or deletes something. Errors and reads have none.
+// testTokensOfWrites: every successful response to a write has a token that a replica without the
+// write does not serve. A replay has a token too. Errors and reads have none.
 func testTokensOfWrites(r *replicated) {
 	for range 2 {
 		resp := r.do("POST", "/messages", object{"message": "Hello"}, "Idempotency-Key", "once").want(202)
 		tokenOf(resp)
 	}
-	for _, one := range r.everyOperation() {
-		if one.method() != "GET" {
-			tokenOf(r.do(one.method(), one.target, one.body).want(one.success))
+	all := r.everyOperation()
+	r.pause()
+	for _, one := range all {
+		if one.method() == "GET" {
+			continue
+		}
+		token := tokenOf(r.do(one.method(), one.target, one.body).want(one.success))
+		if _, byReplica := r.read("/account", token); byReplica {
+			r.t.Errorf("%s: a replica without the write serves a read with its token", one.route)
 		}
 	}
 	for _, other := range []*response{r.get("/pets").want(200), r.get("/readyz").want(200), r.del("/pets/9007199254740991").want(404), r.post("/pets", object{}).want(400)} {
