@@ -77,7 +77,7 @@ bench: ## Compare Petstore with its limits and with a plain handler, or its CPU 
 	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE) -rounds 5) $(BENCH_FLAGS)
 
 .PHONY: bench-report
-bench-report: ## Run make bench and put its result into docs/performance.md and README.md
+bench-report: ## Run make bench and put its result into docs/performance.md
 	go run ./internal/tools/bench -pets $(SCALE) -report . $(BENCH_FLAGS)
 
 .PHONY: microbench

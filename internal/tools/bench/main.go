@@ -32,7 +32,7 @@ type options struct {
 	swagger      string         // the URL of a swagger-petstore; "" means none
 	replica      bool           // measure reads on a replica
 	webhooks     bool           // measure webhooks
-	documents    string         // the folder of the repository whose documents get the result; "" means none
+	documents    string         // the folder of the repository whose docs/performance.md gets the result; "" means none
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -50,7 +50,7 @@ func parseOptions(args []string) (o options, err error) {
 	flags.BoolVar(&o.replica, "replica", false, "measure the CPU time of reads on a replica and on its primary")
 	flags.BoolVar(&o.webhooks, "webhooks", false, "measure the rate and the delay of webhooks")
 	flags.StringVar(&o.swagger, "swagger", "", "also compare with the swagger-petstore at this `URL`, such as http://localhost:8081/api/v3")
-	flags.StringVar(&o.documents, "report", "", "write the result to docs/performance.md and README.md in this `folder`")
+	flags.StringVar(&o.documents, "report", "", "write the result to docs/performance.md in this `folder`")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

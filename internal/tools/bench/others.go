@@ -22,8 +22,6 @@ const (
 	plainConns = 8 // of the plain server, which is slower with more; Petstore uses its default
 	deepPage   = 2000
 	firstPath  = "/pets?limit=50&sort=name&status=available"
-	// The names of sides that README.md compares with.
-	plainName, swaggerName = "plain", "swagger-petstore"
 )
 
 // compareWithOthers compares the program with its limits and with a plain handler.
@@ -154,12 +152,12 @@ func (s *others) onPlain(name string) side {
 		}
 		s.writeFile(plainPages, paths...)
 	}
-	return s.on(plainName, s.plain.url, l)
+	return s.on("plain", s.plain.url, l)
 }
 
 func (s *others) onSwagger(url, kind string) side {
 	const samplePets = 10 // the pets of a new swagger-petstore have the ids 1 to 10
-	return s.on(swaggerName, url, load{kind: kind, connections: 64, mostPets: samplePets, mayFail: true})
+	return s.on("swagger-petstore", url, load{kind: kind, connections: 64, mostPets: samplePets, mayFail: true})
 }
 
 var pgbenchRate = regexp.MustCompile(`tps = ([0-9.]+)`)

@@ -208,15 +208,11 @@ const (
 	reportEnds   = "<!-- end of the replaced part -->\n"
 )
 
-// write writes the report to the documents in a folder.
+// write writes the report to docs/performance.md in a folder.
 func (r *report) write(root string) {
-	editFile(filepath.Join(root, "docs", "performance.md"), r.replacePart)
-	editFile(filepath.Join(root, "README.md"), r.replaceFigures)
-}
-
-func editFile(path string, edit func(string) string) {
+	path := filepath.Join(root, "docs", "performance.md")
 	must.Explain(path, func() {
-		text := edit(string(must.Get(os.ReadFile(path))))
+		text := r.replacePart(string(must.Get(os.ReadFile(path))))
 		must.OK(os.WriteFile(path, []byte(text), 0o644))
 	})
 }
@@ -227,48 +223,6 @@ func (r *report) replacePart(text string) string {
 	_, after, ends := strings.Cut(rest, reportEnds)
 	must.Hold(begins && ends, "the lines %q and %q are missing; restore them", reportBegins, reportEnds)
 	return before + reportBegins + "\n" + r.markdown() + "\n" + reportEnds + after
-}
-
-// readmeFigure is a phrase of README.md with the figures of a workload.
-type readmeFigure struct {
-	workload, other string
-	phrase          string // with RATE, TIMES, THEIRS and FAILED in place of the figures
-}
-
-// readmeFigures are the phrases. A report without a swagger-petstore leaves those about it
-// unchanged, because both of their figures must be of the same run.
-var readmeFigures = []readmeFigure{
-	{readPets, plainName, "RATE reads of single pets per second, TIMES times a plain Gin handler"},
-	{flashSale, plainName, "RATE orders of one pet per second (a flash sale), TIMES times a plain handler"},
-	{readPets, swaggerName, "| `GET` of a pet, 64 connections, same machine | RATE per second | THEIRS per second |"},
-	{randomOrders, swaggerName, "| `POST` of an order, 64 connections, same machine | RATE per second | THEIRS per second, FAILED % errors |"},
-}
-
-// with returns the phrase with figures.
-func (f readmeFigure) with(rate, times, theirs, failed string) string {
-	return strings.NewReplacer("RATE", rate, "TIMES", times, "THEIRS", theirs, "FAILED", failed).Replace(f.phrase)
-}
-
-// pattern matches the phrase with any figures.
-func (f readmeFigure) pattern() *regexp.Regexp {
-	const number = `([\d.,]+)`
-	f.phrase = regexp.QuoteMeta(f.phrase)
-	return regexp.MustCompile(f.with(number, number, number, number))
-}
-
-// replaceFigures replaces the figures in the text of README.md.
-func (r *report) replaceFigures(text string) string {
-	for _, f := range readmeFigures {
-		must.Hold(f.pattern().MatchString(text), "the phrase %q is missing; restore it or change readmeFigures", f.phrase)
-		for _, l := range r.results {
-			if l.name == f.workload && l.other.name == f.other {
-				row := l.line("", rate, figures)
-				theirs, failed := medianOf(l.measured[0], rate), medianOf(l.measured[0], func(m measurement) float64 { return 100 * m.failed })
-				text = f.pattern().ReplaceAllLiteralString(text, f.with(thousands(medianOf(l.measured[1], rate)), row.ratio, thousands(theirs), thousands(failed)))
-			}
-		}
-	}
-	return text
 }
 
 var cpuModel = regexp.MustCompile(`(?m)^model name\s*: (.*\S)`)
