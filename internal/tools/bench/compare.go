@@ -132,8 +132,7 @@ func compareBuilds(ctx context.Context, r *report, present *build, dir string) {
 	r.measureRounds(ctx, all)
 }
 
-// measureReplicas measures the CPU time of reads on the primary and on a replica, and how reads
-// scale with replicas.
+// measureReplicas measures the CPU time of reads on the primary and on a replica.
 func measureReplicas(ctx context.Context, r *report, b *build) {
 	standby := b.startPostgres(ctx, localpg.Options{Dir: b.file("standby"), Copy: standby.Of(b.cluster)})
 	b.serve(ctx, "PETSTORE_REPLICA_URLS="+standby.URL("petstore"))
@@ -151,26 +150,4 @@ func measureReplicas(ctx context.Context, r *report, b *build) {
 		add("order", load{kind: "order"})
 	}
 	r.measureRounds(ctx, all)
-	for _, l := range r.results {
-		if strings.HasPrefix(l.name, "read") {
-			var shares []string
-			for _, replicas := range []float64{1, 2, 4, 8} {
-				shares = append(shares, ratio(ofLinear(l.measured, replicas)))
-			}
-			r.others = append(r.others, line{name: l.name + ": of linear with 1, 2, 4, 8 replicas", ours: strings.Join(shares, ", ")})
-		}
-	}
-}
-
-// ofLinear returns the reads that a primary and some replicas of the same size serve until the
-// CPUs of each are busy. The unit is as many times the reads of the primary alone as there are
-// servers. Reads on a replica also use the primary a little.
-func ofLinear(measured pair, replicas float64) float64 {
-	cpu := func(side, process int) float64 {
-		return medianOf(measured[side], func(m measurement) float64 { return m.cpu[process] })
-	}
-	const primary, replica = 1, 2
-	alone, atReplicas := cpu(0, primary), replicas/cpu(1, replica)
-	atPrimary := (1 - atReplicas*cpu(1, primary)) / alone
-	return (atPrimary + atReplicas) * alone / (replicas + 1)
 }
