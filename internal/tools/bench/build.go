@@ -61,10 +61,10 @@ func newBuild(ctx context.Context, pets int, dir, name, source string) *build {
 		b.run(ctx, "migrate", "up")
 		var keys []string
 		for range apiKeys {
-			keys = append(keys, b.newKey(ctx, benchAccount, "write"))
+			keys = append(keys, b.newKey(ctx, "write"))
 		}
 		b.writeFile(largeAccount, keys...)
-		b.admin = b.newKey(ctx, benchAccount, "admin")
+		b.admin = b.newKey(ctx, "admin")
 		b.run(ctx, "seed", "--pets", strconv.Itoa(pets), "--account", benchAccount)
 		run.Exec(ctx, b.database, "UPDATE inventory SET quantity = "+unitsInStock+"; UPDATE pets SET status = 'available' WHERE status <> 'available'")
 		keys = addStores(ctx, b.database, newAccounts, 1000)
@@ -112,8 +112,8 @@ func (b *build) run(ctx context.Context, args ...string) string {
 	return run.Output(cmd)
 }
 
-func (b *build) newKey(ctx context.Context, account, scope string) string {
-	return b.run(ctx, "key", "create", "--account", account, "--scope", scope)
+func (b *build) newKey(ctx context.Context, scope string) string {
+	return b.run(ctx, "key", "create", "--account", benchAccount, "--scope", scope)
 }
 
 // serve starts the server with more environment variables. It returns the time until GET

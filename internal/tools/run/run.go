@@ -117,12 +117,6 @@ func Postmaster(data string) int {
 	return must.Get(strconv.Atoi(pid))
 }
 
-// Listen listens on a free port of this machine.
-func Listen(ctx context.Context) net.Listener {
-	var config net.ListenConfig
-	return must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
-}
-
 // FreeAddr returns an address of this machine that nothing listens on, each time another one, for a
 // server that begins to listen some time later.
 func FreeAddr(ctx context.Context) string {
@@ -149,7 +143,8 @@ var (
 
 // Serve starts an HTTP server on a free port, and returns its URL.
 func Serve(ctx context.Context, handler http.Handler) (url string, stop func()) {
-	listener := Listen(ctx)
+	var config net.ListenConfig
+	listener := must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(listener) }() // ends with Close
 	return "http://" + listener.Addr().String(), func() { _ = server.Close() }
