@@ -139,7 +139,7 @@ func (b *build) start(ctx context.Context, command string, extra ...string) *pro
 // ask sends a request with a key of the large account, and returns the header and the body of
 // the response.
 func (b *build) ask(ctx context.Context, method, path, body string) (http.Header, []byte) {
-	return send(ctx, method, b.server.url+path, b.admin, body)
+	return send(ctx, method, b.server.url+path, body, "Authorization", "Bearer "+b.admin)
 }
 
 // These statements create accounts: some small ones, and some sandboxes of each of the first

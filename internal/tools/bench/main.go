@@ -90,7 +90,7 @@ func execute(ctx context.Context, o options, out io.Writer) {
 	began := time.Now()
 	must.Explain("install wrk, on Debian and Ubuntu with `apt-get install wrk`", func() { must.Get(exec.LookPath("wrk")) })
 	if o.swagger != "" {
-		must.Explain("start swagger-petstore, or correct the URL of -swagger", func() { send(ctx, http.MethodGet, o.swagger+"/pet/1", "", "") })
+		must.Explain("start swagger-petstore, or correct the URL of -swagger", func() { send(ctx, http.MethodGet, o.swagger+"/pet/1", "") })
 	}
 	dir := must.Get(os.MkdirTemp("", "petstore-bench-"))
 	defer os.RemoveAll(dir)

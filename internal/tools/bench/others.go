@@ -106,9 +106,7 @@ func (s *others) recorded(method, path, body string) workload {
 				must.Parallel(senders, func(sender int) {
 					for i := sender; i < number; i += senders {
 						time.Sleep(time.Until(began.Add(time.Duration(i) * time.Second / perSecond)))
-						request := newRequest(ctx, method, s.server.url+path, keys[rand.N(len(keys))], body)
-						request.Header.Set("Petstore-Observer", observer)
-						do(request)
+						send(ctx, method, s.server.url+path, body, "Authorization", "Bearer "+keys[rand.N(len(keys))], "Petstore-Observer", observer)
 					}
 				})
 				return measurement{requests: number, perSecond: float64(number) / time.Since(began).Seconds()}

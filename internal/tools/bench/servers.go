@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +41,7 @@ func start(ctx context.Context, env []string, program string, args ...string) *p
 // awaitReady waits until GET path succeeds, and returns how long that took.
 func (p *process) awaitReady(ctx context.Context, addr, path string) time.Duration {
 	p.url = "http://" + addr
-	return must.Await(ctx, 30*time.Second, func() { send(ctx, http.MethodGet, p.url+path, "", "") })
+	return must.Await(ctx, 30*time.Second, func() { send(ctx, http.MethodGet, p.url+path, "") })
 }
 
 // stop sends SIGTERM and waits for the process, if it runs.
@@ -59,28 +60,21 @@ func constant(w http.ResponseWriter, _ *http.Request) {
 // client keeps its connections, which the CPU time of requests does not include.
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-// send sends a request, and returns the header and the body of the response. It fails unless that is a
-// success.
-func send(ctx context.Context, method, target, key, body string) (http.Header, []byte) {
-	return do(newRequest(ctx, method, target, key, body))
-}
-
-func newRequest(ctx context.Context, method, target, key, body string) *http.Request {
+// send sends a request with headers, and returns the header and the body of the response. It fails
+// unless that is a success.
+func send(ctx context.Context, method, target, body string, header ...string) (http.Header, []byte) {
 	request := must.Get(http.NewRequestWithContext(ctx, method, target, strings.NewReader(body)))
-	request.Header.Set("Authorization", "Bearer "+key)
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	return request
-}
-
-// do sends a request as [send] does.
-func do(request *http.Request) (http.Header, []byte) {
+	for pair := range slices.Chunk(header, 2) {
+		request.Header.Set(pair[0], pair[1])
+	}
 	response, err := client.Do(request)
 	must.OK(err)
 	defer response.Body.Close()
 	text := must.Get(io.ReadAll(response.Body))
-	must.Hold(response.StatusCode < http.StatusMultipleChoices, "%s %s: %s: %.500s", request.Method, request.URL, response.Status, text)
+	must.Hold(response.StatusCode < http.StatusMultipleChoices, "%s %s: %s: %.500s", method, target, response.Status, text)
 	return response.Header, text
 }
 
