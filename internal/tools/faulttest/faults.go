@@ -154,7 +154,7 @@ func (s *suite) plantFaults(ctx context.Context, chosen []row) {
 			continue
 		}
 		source, changed := f.plant(".")
-		planted := program{filepath.Join(s.dir, "fault"), map[string]string{source: changed}}
+		planted := program{filepath.Join(s.dir, "fault"), source, changed}
 		planted.build(ctx)
 		figures, logs, err := s.runRow(ctx, planted, chosen[i])
 		must.OK(ctx.Err())
@@ -186,44 +186,27 @@ func (f fault) plant(root string) (file, text string) {
 	return file, strings.Replace(source, f.before, f.after, 1)
 }
 
-// compileFaults checks that the program compiles with each fault of the rows. Each build has
-// many faults, at most one in each file, because a build of its own for each would take
-// minutes. It links nothing. It fails with the faults that do not compile.
+// compileFaults checks that the package of each fault of the rows compiles with it. It fails with
+// the faults that do not compile.
 func compileFaults(ctx context.Context, out io.Writer, chosen []row) {
 	dir := must.Get(os.MkdirTemp("", "petstore-faulttest-"))
 	defer os.RemoveAll(dir)
-	var builds []map[string]fault // by file
 	compiled, uncompiled := 0, 0
-	for _, f := range faults {
-		if !slices.ContainsFunc(chosen, func(r row) bool { return r.number == f.row }) {
-			continue
-		}
-		if filepath.Ext(f.file) != ".go" {
-			uncompiled++
-			continue
-		}
-		compiled++
-		same := func(b map[string]fault) bool { return b[f.file].before == f.before && b[f.file].after == f.after }
-		if slices.ContainsFunc(builds, same) {
-			continue
-		}
-		free := slices.IndexFunc(builds, func(b map[string]fault) bool { return b[f.file] == fault{} })
-		if free < 0 {
-			free = len(builds)
-			builds = append(builds, map[string]fault{})
-		}
-		builds[free][f.file] = f
-	}
 	var failures []error
-	for _, b := range builds {
-		failures = append(failures, must.Attempt(func() {
-			p := program{filepath.Join(dir, "petstore"), map[string]string{}}
-			for _, f := range b {
-				file, text := f.plant(".")
-				p.replaced[file] = text
-			}
-			must.Explain("a fault does not compile; update it in faults.go", func() { p.goCommand(ctx, "list", "-export") })
-		}))
+	for _, f := range faults {
+		switch {
+		case !slices.ContainsFunc(chosen, func(r row) bool { return r.number == f.row }):
+		case filepath.Ext(f.file) != ".go":
+			uncompiled++
+		default:
+			compiled++
+			failures = append(failures, must.Attempt(func() {
+				must.Explain(fmt.Sprintf("fault %q does not compile; update it in faults.go", f.what), func() {
+					source, text := f.plant(".")
+					program{filepath.Join(dir, "petstore"), source, text}.goCommand(ctx, "./"+filepath.Dir(f.file), "list", "-export")
+				})
+			}))
+		}
 	}
 	must.OK(errors.Join(failures...))
 	fmt.Fprintf(out, "%d faults compile; %d are in SQL, which only a row runs\n", compiled, uncompiled)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"petstore/internal/localpg"
@@ -56,27 +55,26 @@ func (s *suite) close() error {
 
 // program is a build of the sources in the current folder.
 type program struct {
-	binary string
-	// replaced has the texts of source files that differ, by their absolute paths.
-	replaced map[string]string
+	binary       string
+	source, text string // the absolute path of a file that differs, and its text; "" means none
 }
 
 // build compiles a program.
-func (p program) build(ctx context.Context) { p.goCommand(ctx, "build", "-o", p.binary) }
+func (p program) build(ctx context.Context) {
+	p.goCommand(ctx, "./cmd/petstore", "build", "-o", p.binary)
+}
 
-// goCommand runs a command of go on a program. It does not change the source files.
-func (p program) goCommand(ctx context.Context, args ...string) {
+// goCommand runs a command of go on the package in a folder. It does not change the source files.
+func (p program) goCommand(ctx context.Context, folder string, args ...string) {
 	dir := must.Get(os.MkdirTemp(filepath.Dir(p.binary), "overlay-"))
 	defer os.RemoveAll(dir)
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
-	for source, text := range p.replaced {
-		planted := filepath.Join(dir, strconv.Itoa(len(overlay.Replace))+".go")
-		must.OK(os.WriteFile(planted, []byte(text), 0o600))
-		overlay.Replace[source] = planted
+	if p.source != "" {
+		planted, overlay := filepath.Join(dir, "planted.go"), filepath.Join(dir, "overlay.json")
+		must.OK(os.WriteFile(planted, []byte(p.text), 0o600))
+		must.OK(os.WriteFile(overlay, must.Get(json.Marshal(map[string]any{"Replace": map[string]string{p.source: planted}})), 0o600))
+		args = append(args, "-overlay", overlay)
 	}
-	list := filepath.Join(dir, "overlay.json")
-	must.OK(os.WriteFile(list, must.Get(json.Marshal(overlay)), 0o600))
-	run.Program(ctx, "go", append(args, "-overlay", list, "./cmd/petstore")...)
+	run.Program(ctx, "go", append(args, folder)...)
 }
 
 // templateDir is the folder of the cluster that rows copy.

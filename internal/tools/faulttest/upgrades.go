@@ -209,8 +209,8 @@ func (u *upgraded) withSamples(do func(*goose.Provider)) {
 	dir := filepath.Join(u.dir, "samples")
 	must.OK(os.MkdirAll(dir, 0o700))
 	for _, file := range must.Get(filepath.Glob(sampleFolder + "/*.sql")) {
-		text, planted := u.program.replaced[must.Get(filepath.Abs(file))]
-		if !planted {
+		text := u.program.text
+		if u.program.source != must.Get(filepath.Abs(file)) {
 			text = string(must.Get(os.ReadFile(file)))
 		}
 		must.OK(os.WriteFile(filepath.Join(dir, filepath.Base(file)), []byte(text), 0o600))
