@@ -24,11 +24,11 @@ type exportOptions struct {
 
 func (p *program) exportCommand() *cobra.Command {
 	var o exportOptions
-	names := transfer.Names(transfer.Resources)
+	names := transfer.Names()
 	command := &cobra.Command{
 		Use:   "export [RESOURCE [FILTER...]]",
 		Short: "Write the resources of a store as NDJSON or CSV",
-		Long: `Export writes ` + strings.Join(names[:len(names)-1], ", ") + ` or ` + names[len(names)-1] + ` to stdout, one JSON
+		Long: `Export writes ` + orList(names) + ` to stdout, one JSON
 object in each line. Without a resource, it writes an archive of the whole store except
 the messages, in which each row has a kind. Import reads all of these files.
 
@@ -61,11 +61,11 @@ has some of their changes.`,
 
 // read reads the arguments.
 func (o *exportOptions) read(cmd *cobra.Command, args []string) error {
-	o.resources = transfer.Archived
+	o.resources = transfer.Resources
 	if len(args) > 0 {
 		one := transfer.Find(args[0])
 		if one == nil {
-			names := transfer.Names(transfer.Resources)
+			names := transfer.Names()
 			return wrongUsage(cmd, "there is no resource %q%s; the resources are %s", args[0], didYouMean(args[0], names), strings.Join(names, ", "))
 		}
 		o.resources = []*transfer.Resource{one}

@@ -334,9 +334,6 @@ func TestExportFollows(t *testing.T) {
 	if slices.ContainsFunc(all.output, func(line string) bool { return strings.Contains(line, "message") }) {
 		t.Errorf("the archive has messages:\n%s", strings.Join(all.output, "\n"))
 	}
-	if got := s.rows("messages"); len(got) != 1 || got[0]["message"] != "not in the archive" {
-		t.Errorf("the messages %v", got)
-	}
 	api("POST", "/sandboxes/current/reset")
 	all.expect("petstore: the store was reset; export it again")
 	p.expect("petstore: the store was reset; export it again")

@@ -28,7 +28,7 @@ type importOptions struct {
 
 func (p *program) importCommand() *cobra.Command {
 	o := importOptions{connections: 32}
-	names := transfer.Names(transfer.Archived)
+	names := transfer.Names()
 	command := &cobra.Command{
 		Use:   "import FILE...",
 		Short: "Create the resources in files of NDJSON or CSV, or continue an interrupted import",

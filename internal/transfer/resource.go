@@ -22,7 +22,7 @@ type Resource struct {
 	required []string
 	more     []string // columns that only an import has
 	// put sends a row and returns the id of the resource. The error is [RowErrors] if it is only
-	// about the row. A nil put means that the resource cannot be imported.
+	// about the row.
 	put func(*run, context.Context, *row) (int64, error)
 	// check reads the fields of a row as the operation does, and the ones that only an import has.
 	check func(*httpjson.Object)
@@ -83,26 +83,18 @@ var (
 			o.Bool("complete")
 		},
 	}
-	messages = &Resource{
-		Name: "messages", Kind: "message", Path: "/messages",
-		columns: []column{{"id", true}, {"message", true}, {"status", true}, {"createdAt", true}},
-	}
 )
 
 // categoryName is the column with the name of the category of a pet.
 const categoryName = "category"
 
-// Resources are the resources that can be exported, and Archived the ones in an archive, in its
-// order. A row refers only to rows before it.
-var (
-	Archived  = []*Resource{categories, pets, inventory, orders}
-	Resources = append(slices.Clone(Archived), messages)
-)
+// Resources are the resources of an archive, in its order. A row refers only to rows before it.
+var Resources = []*Resource{categories, pets, inventory, orders}
 
-// Names returns the names of resources.
-func Names(resources []*Resource) []string {
-	names := make([]string, len(resources))
-	for i, r := range resources {
+// Names returns the names of the resources.
+func Names() []string {
+	names := make([]string, len(Resources))
+	for i, r := range Resources {
 		names[i] = r.Name
 	}
 	return names

@@ -119,10 +119,7 @@ func (s *Source) survey(ctx context.Context, resource string) error {
 	line, _, _ := bytes.Cut(first, []byte("\n"))
 	s.Resource = Find(resource)
 	if s.Resource == nil && !isEmpty && (s.isCSV || !bytes.Contains(line, []byte(`"kind"`))) {
-		return fmt.Errorf("%s does not say which resource it has; add --resource with %s, or name the file so", s.Name, strings.Join(Names(Archived), ", "))
-	}
-	if s.Resource != nil && s.Resource.put == nil {
-		return fmt.Errorf("%s cannot be imported, but only %s", s.Resource.Name, strings.Join(Names(Archived), ", "))
+		return fmt.Errorf("%s does not say which resource it has; add --resource with %s, or name the file so", s.Name, strings.Join(Names(), ", "))
 	}
 	in.digest = sha256.New()
 	last := 0
@@ -131,9 +128,9 @@ func (s *Source) survey(ctx context.Context, resource string) error {
 		if s.Resource != nil || len(r.failure) > 0 {
 			return nil
 		}
-		at := slices.Index(Archived, r.resource)
+		at := slices.Index(Resources, r.resource)
 		if at < last {
-			return errAt(r.line, "%s must come before %s in an archive", r.resource.Name, Archived[last].Name)
+			return errAt(r.line, "%s must come before %s in an archive", r.resource.Name, Resources[last].Name)
 		}
 		if last = at; r.resource == orders {
 			s.units[r.number("petId")] += max(r.number("quantity"), 1)
@@ -204,8 +201,8 @@ func (s *Source) eachIn(ctx context.Context, in *lines, handle func(*row) error)
 		}
 		if s.Resource == nil && r.failure == nil {
 			kind, _ := jsontext.AppendUnquote(nil, r.take("kind")) // an unknown one is nil below
-			if i := slices.IndexFunc(Archived, func(r *Resource) bool { return r.Kind == string(kind) }); i >= 0 {
-				r.resource = Archived[i]
+			if i := slices.IndexFunc(Resources, func(r *Resource) bool { return r.Kind == string(kind) }); i >= 0 {
+				r.resource = Resources[i]
 			} else {
 				r.failure = wrong("kind", "not_in_enum", "`kind` must be category, pet, inventory or order.")
 			}
