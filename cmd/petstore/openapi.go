@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"petstore/internal/api"
-	"petstore/internal/openapi"
+	"petstore/internal/docs"
 )
 
 func (p *program) openAPICommand() *cobra.Command {
@@ -33,7 +33,7 @@ postman is a collection of requests for Postman, and for other programs that imp
 			case "json-3.1":
 				text, err = spec.JSON31()
 			case "postman":
-				text, err = openapi.Collection(spec.YAML)
+				text, err = docs.Collection(spec.JSON)
 			}
 			if err != nil {
 				return err

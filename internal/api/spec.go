@@ -68,7 +68,7 @@ var docsFiles = sync.OnceValue(func() map[string]*docs.File {
 
 // collectionOf returns the Postman collection of a spec that [SpecFor] has returned.
 func collectionOf(spec gate.Spec) *docs.File {
-	return docs.NewDownload(httpjson.ContentType, func() ([]byte, error) { return openapi.Collection(spec.YAML) })
+	return docs.NewDownload(httpjson.ContentType, func() ([]byte, error) { return docs.Collection(spec.JSON) })
 }
 
 // pagesFor returns the files below /docs for a server with a base URL, or without one. Servers

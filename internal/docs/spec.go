@@ -10,13 +10,16 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// spec has the parts of openapi.json that the pages show, without $ref.
+// spec has the parts of openapi.json that the pages and the collection show, without $ref.
 type spec struct {
 	Info struct {
 		Title       string `json:"title"`
 		Version     string `json:"version"`
 		Description string `json:"description"`
 	} `json:"info"`
+	Servers []struct {
+		URL string `json:"url"`
+	} `json:"servers"`
 	Tags       []tag                        `json:"tags"`
 	Paths      ordered[ordered[*Operation]] `json:"paths"`
 	Components struct {
@@ -100,6 +103,12 @@ type Response struct {
 	Description string          `json:"description"`
 	Headers     ordered[Header] `json:"headers"`
 	Content     ordered[*Media] `json:"content"`
+	Links       ordered[link]   `json:"links"`
+}
+
+// link has the parameters of other operations that a response gives a value.
+type link struct {
+	Parameters ordered[any] `json:"parameters"`
 }
 
 // Header is a header of a response.

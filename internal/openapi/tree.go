@@ -1,5 +1,4 @@
-// Package openapi derives documents from the OpenAPI 3.0.3 spec: the same spec in OpenAPI
-// 3.1 with webhooks, and a Postman collection.
+// Package openapi upgrades the OpenAPI 3.0.3 spec to OpenAPI 3.1 with webhooks.
 package openapi
 
 import (

@@ -1,13 +1,14 @@
-package openapi_test
+package docs_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
-	"petstore/internal/openapi"
+	"petstore/internal/docs"
 	"petstore/internal/tools/need"
 )
 
@@ -51,7 +52,7 @@ func (i postmanItem) requests() (all []postmanItem) {
 // collectionOf returns the collection of a spec.
 func collectionOf(t *testing.T, spec []byte) (made postman) {
 	t.Helper()
-	text := need.Value(openapi.Collection(spec))(t)
+	text := need.Value(docs.Collection(spec))(t)
 	need.OK(t, json.Unmarshal(text, &made))
 	return made
 }
@@ -60,17 +61,11 @@ func collectionOf(t *testing.T, spec []byte) (made postman) {
 // `make clients` runs them.
 func TestCollection(t *testing.T) {
 	t.Parallel()
-	spec := readSpec(t)
-	upgraded := need.Value(openapi.Upgrade(spec))(t)
 	var want, got []string
-	for path, item := range decode(t, upgraded)["paths"].(map[string]any) {
-		for method, operation := range item.(map[string]any) {
-			if _, isOperation := operation.(map[string]any); isOperation {
-				want = append(want, strings.ToUpper(method)+" {{url}}"+strings.NewReplacer("{", ":", "}", "").Replace(path))
-			}
-		}
+	for _, o := range operations(t) {
+		want = append(want, o.method+" {{url}}"+strings.NewReplacer("{", ":", "}", "").Replace(o.path))
 	}
-	made := collectionOf(t, spec)
+	made := collectionOf(t, spec(t))
 	values := map[string]string{}
 	for _, variable := range made.Variable {
 		values[variable.Key] = variable.Value
@@ -122,8 +117,8 @@ func TestCollection(t *testing.T) {
 // TestCollectionServer checks that a collection has the absolute URL of a spec.
 func TestCollectionServer(t *testing.T) {
 	t.Parallel()
-	spec := strings.Replace(string(readSpec(t)), "- url: /\n", "- url: https://petstore.example\n", 1)
-	if got := collectionOf(t, []byte(spec)).Variable[0].Value; got != "https://petstore.example" {
+	text := bytes.Replace(spec(t), []byte(`"servers": [{"url": "/"`), []byte(`"servers": [{"url": "https://petstore.example"`), 1)
+	if got := collectionOf(t, text).Variable[0].Value; got != "https://petstore.example" {
 		t.Errorf("the URL is %q", got)
 	}
 }

@@ -1,7 +1,6 @@
-package openapi
+package docs
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // The format of the collection, see https://schema.postman.com.
@@ -90,79 +91,56 @@ type target struct {
 	Variable []variable `json:"variable,omitempty"`
 }
 
-// Collection returns a Postman collection of the operations of a spec, in JSON. It has a
+// Collection returns a Postman collection of the operations of openapi.json, in JSON. It has a
 // folder for each tag. Optional parameters are disabled. The requests work as they are, one
 // after the other. A script of each checks the status, and stores the ids of the response for
 // later requests. Those that delete come last in a folder, and forget the id. So a folder whose
 // requests need an id that another folder deletes is in that folder, before the deletions.
-func Collection(spec []byte) ([]byte, error) {
-	tree, err := parse(spec)
+func Collection(specJSON []byte) ([]byte, error) {
+	s, err := parseSpec(specJSON)
 	if err != nil {
 		return nil, err
 	}
-	c := collector{tree: tree}
-	for _, tag := range list(tree, "tags") {
-		if items := c.items(getString(tag, "name")); len(items) > 0 {
-			c.addFolder(item{Name: getString(tag, "name"), Description: plainText(getString(tag, "description")), Item: items})
+	c := collector{spec: s}
+	for _, tag := range s.Tags {
+		if items := c.items(tag.Name); len(items) > 0 {
+			c.addFolder(item{Name: tag.Name, Description: withoutLinks(tag.Description), Item: items})
 		}
 	}
-	c.made.Info.Name, c.made.Info.Schema = getString(tree, "info", "title"), collectionSchema
+	c.made.Info.Name, c.made.Info.Schema = s.Info.Title, collectionSchema
 	c.made.Info.Description = "Set the variables `url` and `apiKey` in an environment. Best take the admin key of a sandbox, because the requests change the store. " +
 		"The folders accounts and sandboxes need the admin key of an account. The folder clients is in sandboxes."
 	c.made.Auth = authorization{Type: "bearer", Bearer: []variable{{Key: "token", Value: "{{" + keyVariable + "}}", Type: "string"}}}
-	c.made.Variable = append([]variable{{Key: urlVariable, Value: serverOf(tree)}, {Key: keyVariable}}, c.made.Variable...)
+	c.made.Variable = append([]variable{{Key: urlVariable, Value: serverOf(s)}, {Key: keyVariable}}, c.made.Variable...)
 	return json.Marshal(c.made)
 }
 
 // collector makes a collection.
 type collector struct {
-	tree object
+	spec *spec
 	made collection
 }
 
 // serverOf returns the URL of the server of a spec, or the one of dev if it is relative.
-func serverOf(tree object) string {
-	for _, server := range list(tree, "servers") {
-		if address := getString(server, "url"); strings.HasPrefix(address, "http") {
-			return address
+func serverOf(s *spec) string {
+	for _, server := range s.Servers {
+		if strings.HasPrefix(server.URL, "http") {
+			return server.URL
 		}
 	}
 	return defaultServer
 }
 
-// list returns the objects in the array at a path.
-func list(tree any, path ...string) (all []object) {
-	elements, _ := get(tree, path...).([]any)
-	for _, element := range elements {
-		one, _ := element.(object)
-		all = append(all, one)
-	}
-	return all
-}
-
-// resolve returns the component that an object refers to, or the object.
-func (c *collector) resolve(part object) object {
-	if address := getString(part, "$ref"); address != "" {
-		return getObject(c.tree, strings.Split(strings.TrimPrefix(address, "#/"), "/")...)
-	}
-	return part
-}
-
 // items returns the requests of a tag, in the order of the spec and those that delete last.
 func (c *collector) items(tag string) (items []item) {
 	var deletions []item
-	for _, path := range getObject(c.tree, "paths") {
-		name, _ := path.Key.(string)
-		for _, method := range []string{"get", "post", "put", "patch", "delete"} {
-			operation := getObject(path.Value, method)
-			tags, _ := get(operation, "tags").([]any)
-			switch {
-			case !slices.Contains(tags, any(tag)):
-			case method == "delete":
-				deletions = slices.Insert(deletions, 0, c.item(method, name, operation))
-			default:
-				items = append(items, c.item(method, name, operation))
-			}
+	for _, o := range c.spec.operations {
+		switch {
+		case o.Tags[0] != tag:
+		case o.Method == http.MethodDelete:
+			deletions = slices.Insert(deletions, 0, c.item(o))
+		default:
+			items = append(items, c.item(o))
 		}
 	}
 	return append(items, deletions...)
@@ -186,24 +164,23 @@ func (c *collector) addFolder(added item) {
 func (i item) deletes() bool { return i.Request != nil && i.Request.Method == http.MethodDelete }
 
 // item returns the request of an operation.
-func (c *collector) item(method, path string, operation object) item {
-	made := item{Name: getString(operation, "summary")}
+func (c *collector) item(o *Operation) item {
+	path := pathParameter.ReplaceAllString(o.Path, ":$1")
+	made := item{Name: o.Summary}
 	made.Request = &request{
-		Method: strings.ToUpper(method), Header: []variable{}, Description: plainText(getString(operation, "description")),
-		URL: target{Raw: "{{url}}" + pathParameter.ReplaceAllString(path, ":$1"), Host: []string{"{{url}}"}},
+		Method: o.Method, Header: []variable{}, Description: withoutLinks(o.Description),
+		URL: target{Raw: "{{url}}" + path, Host: []string{"{{url}}"}, Path: strings.Split(path[1:], "/")},
 	}
-	made.Request.URL.Path = strings.Split(strings.TrimPrefix(pathParameter.ReplaceAllString(path, ":$1"), "/"), "/")
-	if security, ok := get(operation, "security").([]any); ok && len(security) == 0 {
+	if o.Public {
 		made.Request.Auth = &authorization{Type: "noauth"}
 	}
-	for _, one := range append(list(c.tree, "paths", path, "parameters"), list(operation, "parameters")...) {
-		c.addParameter(made.Request, c.resolve(one))
+	for _, one := range o.Parameters {
+		c.addParameter(made.Request, one)
 	}
-	made.Event = []script{c.script(method, path, operation)}
-	media := getObject(operation, "requestBody", "content", "application/json")
-	if example := getObject(media, "example"); example != nil {
+	made.Event = []script{c.script(o)}
+	if media := o.Body(); media != nil && media.Example != nil {
 		made.Request.Header = append(made.Request.Header, variable{Key: "Content-Type", Value: "application/json"})
-		made.Request.Body = &body{Mode: "raw", Raw: c.withIDs(indented(example)), Options: map[string]any{"raw": map[string]string{"language": "json"}}}
+		made.Request.Body = &body{Mode: "raw", Raw: c.withIDs(text(media.Example)), Options: map[string]any{"raw": map[string]string{"language": "json"}}}
 	}
 	return made
 }
@@ -222,12 +199,9 @@ var pathParameter = regexp.MustCompile(`\{(\w+)\}`)
 
 // addParameter adds a parameter to a request. A parameter of the path gets its value from a
 // variable of the collection.
-func (c *collector) addParameter(r *request, parameter object) {
-	one := variable{
-		Key: getString(parameter, "name"), Value: textOf(get(parameter, "example")), Description: plainText(getString(parameter, "description")),
-		Disabled: get(parameter, "required") != true,
-	}
-	switch getString(parameter, "in") {
+func (c *collector) addParameter(r *request, p Parameter) {
+	one := variable{Key: p.Name, Value: textOf(p.Example), Description: withoutLinks(p.Description), Disabled: !p.Required}
+	switch p.In {
 	case "path":
 		if !slices.ContainsFunc(c.made.Variable, func(known variable) bool { return known.Key == one.Key }) {
 			c.made.Variable = append(c.made.Variable, variable{Key: one.Key, Value: one.Value})
@@ -244,25 +218,24 @@ func (c *collector) addParameter(r *request, parameter object) {
 }
 
 // script returns the script that runs after a request.
-func (c *collector) script(method, path string, operation object) script {
+func (c *collector) script(o *Operation) script {
+	isDeletion := o.Method == http.MethodDelete
 	var statuses []string
 	stored := map[string]string{} // ids of the response by variable
-	for _, one := range getObject(operation, "responses") {
-		status, _ := one.Key.(string)
-		if strings.HasPrefix(status, "2") || status == "409" && method == "delete" || // the store may not allow it
-			status == "404" && path == requestsPath+"/{requestId}" { // nobody has used the key of a new sandbox
-			statuses = append(statuses, status)
+	for _, r := range o.ResponseList {
+		if strings.HasPrefix(r.Name, "2") || r.Name == "409" && isDeletion || // the store may not allow it
+			r.Name == "404" && o.Path == requestsPath+"/{requestId}" { // nobody has used the key of a new sandbox
+			statuses = append(statuses, r.Name)
 		}
-		response, _ := one.Value.(object)
-		for _, link := range getObject(c.resolve(response), "links") {
-			for _, parameter := range getObject(link.Value, "parameters") {
+		for _, link := range r.Value.Links {
+			for _, parameter := range link.Value.Parameters {
 				if parameter.Value == "$response.body#/id" {
-					stored[fmt.Sprint(parameter.Key)] = "body.id"
+					stored[parameter.Name] = "body.id"
 				}
 			}
 		}
 	}
-	if name, isListed := listed[path]; isListed && method == "get" {
+	if name, isListed := listed[o.Path]; isListed && o.Method == http.MethodGet {
 		stored[name] = "body[0]?.id"
 	}
 	var made script
@@ -271,7 +244,7 @@ func (c *collector) script(method, path string, operation object) script {
 	if len(stored) > 0 {
 		made.Script.Exec = append(made.Script.Exec, "const body = pm.response.code < 300 ? pm.response.json() : {};")
 	}
-	if name, isLast := strings.CutSuffix(path[strings.LastIndex(path, "{")+1:], "}"); method == "delete" && isLast {
+	if name, isLast := strings.CutSuffix(o.Path[strings.LastIndex(o.Path, "{")+1:], "}"); isDeletion && isLast {
 		i := slices.IndexFunc(c.made.Variable, func(one variable) bool { return one.Key == name })
 		made.Script.Exec = append(made.Script.Exec, fmt.Sprintf("if (pm.response.code < 300) pm.collectionVariables.set(%q, %q);", name, c.made.Variable[i].Value))
 	}
@@ -283,33 +256,20 @@ func (c *collector) script(method, path string, operation object) script {
 }
 
 // textOf returns an example of a parameter as it is in a URL or a header.
-func textOf(example any) string {
-	switch example := example.(type) {
-	case nil:
-		return ""
-	case []any:
-		if len(example) > 0 {
-			return fmt.Sprint(example[0])
-		}
-		return ""
-	default:
-		return fmt.Sprint(example)
+func textOf(example jsontext.Value) string {
+	if example.Kind() != '[' {
+		return text(example)
 	}
-}
-
-// indented returns the JSON of an object for people.
-func indented(tree object) string {
-	text, err := encode(tree)
-	var made bytes.Buffer
-	if err != nil || json.Indent(&made, bytes.TrimSpace(text), "", "  ") != nil {
+	var values []jsontext.Value
+	if json.Unmarshal(example, &values) != nil || len(values) == 0 {
 		return ""
 	}
-	return made.String()
+	return text(values[0])
 }
 
 var markdownLink = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 
-// plainText returns Markdown without links, which are relative to the spec.
-func plainText(markdown string) string {
+// withoutLinks returns Markdown without links, which are relative to the spec.
+func withoutLinks(markdown string) string {
 	return strings.TrimSpace(markdownLink.ReplaceAllString(markdown, "$1"))
 }
