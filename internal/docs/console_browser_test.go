@@ -51,7 +51,6 @@ func TestConsole(t *testing.T) {
 	t.Run("the server is lost and comes back", s.lostServer)
 	t.Run("a response is lost", s.lostResponses)
 	t.Run("the data of the reference is away", s.consoleWithoutData)
-	t.Run("limits", s.limited)
 	t.Run("keyboard", s.consoleKeyboard)
 	t.Run("looks", s.consoleLooks)
 }
@@ -399,8 +398,9 @@ func (s *shop) requests(t *testing.T) {
 		get[bool](p, `!(window.fetch = () => Promise.resolve(new Response(`+response+`)))`)
 	}
 	get[bool](p, `Boolean(window.setTimeout = (run, milliseconds) => window.later(run, milliseconds / 100))`) // the console tries again sooner
-	responds(`"", { status: 429 }`)
+	responds(`"", { status: 429, headers: { "Retry-After": "20" } }`)
 	p.button(".tools", "Save HAR")
+	p.wait(note + `.includes("Trying again in 20 s")`)
 	for response, want := range map[string]string{`"", { status: 503 }`: "The server returned 503.", `"<html>Log in"`: "The response does not come from Petstore.", `new ReadableStream({ start: (body) => body.error() })`: "The connection is lost."} {
 		responds(response)
 		p.wait(note + fmt.Sprintf(`.startsWith("%s Trying again in") && document.querySelectorAll(".tools .problem-note").length === 1`, want))
@@ -1255,37 +1255,6 @@ func (s *shop) consoleWithoutData(t *testing.T) {
 	status.Store(http.StatusOK)
 	p.do(chromedp.Reload())
 	p.wait(`document.querySelector("main.console h1")`)
-}
-
-// limited lets responses of another server than the shop's be 429.
-func (s *shop) limited(t *testing.T) {
-	id, _ := s.sandbox(t, "limited", "empty")
-	var requests atomic.Int32
-	seen := make(chan struct{}) // closed after the note, which the page shows until the list has a response
-	limits := need.Server(t, func(w http.ResponseWriter, r *http.Request) {
-		isList, number := strings.HasSuffix(r.URL.Path, "/requests"), int32(0)
-		if isList {
-			number = requests.Add(1)
-		}
-		if number > 1 {
-			<-seen
-		}
-		if isList && number <= 2 {
-			w.Header().Set("Retry-After", "1")
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusTooManyRequests)
-			fmt.Fprint(w, `{"code":"rate_limited","message":"Too many requests.","status":429}`)
-			return
-		}
-		s.server.ServeHTTP(w, r)
-	})
-	see := sync.OnceFunc(func() { close(seen) })
-	t.Cleanup(see)
-	p := s.signIn(t, s.key, "#requests/"+id, look{url: limits.URL})
-	p.wait(`document.querySelector(".empty .problem-note")?.textContent.includes("Too many requests. Trying again in 1 s.")`)
-	see()
-	p.wait(`document.querySelector(".state.live")`)
-	p.expectFailures("429")
 }
 
 func (s *shop) consoleKeyboard(t *testing.T) {
