@@ -17,8 +17,8 @@ function open(title, ...children) {
 
 /**
  * Returns a button that runs an operation after a dialog, or none if the API lacks the operation.
- * The dialog has a note and the fields of the body, or only some, with the values to start with.
- * An update sends only the changed fields. `then` gets the response.
+ * The dialog has a note and the fields of the body, with the values to start with. An update sends
+ * only the changed fields. `then` gets the response.
  */
 export function action(id, form) {
   if (!session.operations[id]) return false;
@@ -29,9 +29,9 @@ export function action(id, form) {
  * Returns the fields of an object with the values to start with. `tree` returns the tree of the
  * object with all values, or, for an update, only with those that have changed.
  */
-export function objectFields(schema, { values = {}, only, schemas, update, onchange }) {
+export function objectFields(schema, { values = {}, schemas, update, onchange }) {
   const start = read(JSON.stringify(values)).fields;
-  const fields = Object.entries(schema?.properties ?? {}).filter(([name]) => !only || only.includes(name)).map(([name, given]) => {
+  const fields = Object.entries(schema?.properties ?? {}).map(([name, given]) => {
     const own = { ...given, ...schemas?.[name] };
     if (own.format === "date-time") own.example = `${new Date(Date.now() + day).toISOString().slice(0, 19)}Z`;
     const one = { name, schema: own, texts: toTexts(own, start.find(([known]) => known === name)?.[1]) };
@@ -47,9 +47,9 @@ export function objectFields(schema, { values = {}, only, schemas, update, oncha
   return { fields, tree };
 }
 
-function openForm(id, { label, title = label, submit = label, note, danger, only, values, schemas, update, options, then }) {
+function openForm(id, { label, title = label, submit = label, note, danger, values, schemas, update, options, then }) {
   const { body } = session.operations[id];
-  const { fields, tree } = objectFields(body?.schema, { values, only, schemas, update });
+  const { fields, tree } = objectFields(body?.schema, { values, schemas, update });
   const outcome = h("div");
   const button = h("button", { type: "submit", class: danger ? "send-button danger" : "send-button" }, submit);
   const onsubmit = async (event) => {

@@ -4,8 +4,8 @@ import { actions, collectionView, readAll } from "./console-collection.js";
 import { action, showSecret } from "./console-dialog.js";
 import { eventTypes } from "./console-events.js";
 import { dayAndTime, fact, filterField, statusBadge, when } from "./console-list.js";
-import { persist, read, run } from "./console-session.js";
-import { disabledDuring, h } from "./dom.js";
+import { persist, read } from "./console-session.js";
+import { h } from "./dom.js";
 
 /** Returns the view of the webhooks of a store. */
 export function webhooksView(context) {
@@ -31,7 +31,6 @@ function detail(webhook, { store, signal, reload, go }) {
   const options = { store, path: { webhookId: id } };
   const enabled = status === "enabled";
   const list = deliveries(webhook, { store, signal, reload, go });
-  const outcome = h("div"); // of pausing, which no poll replaces
   return [
     h("h2", { class: "line" }, h("code", null, url)),
     actions(
@@ -42,12 +41,10 @@ function detail(webhook, { store, signal, reload, go }) {
         list.refresh();
       } }),
       enabled && action("probeWebhook", { label: "Probe", title: "Probe the receiver", note: "This sends events that a good receiver refuses, and one that comes twice.", options, then: list.refresh }),
-      action("updateWebhook", { label: "Edit", title: "Edit the webhook", submit: "Save", only: ["url", "types", "description"], values: { url, types, description }, update: true, options, then: () => reload(id, "Saved.") }),
-      h("button", { type: "button", class: "plain-button", onclick: (event) => toggle(event.currentTarget) }, enabled ? "Pause" : "Enable"),
+      action("updateWebhook", { label: "Edit", title: "Edit the webhook", submit: "Save", values: { url, types, description, status }, update: true, options, then: () => reload(id, "Saved.") }),
       action("rotateWebhook", { label: "Rotate secret", title: "Rotate the secret", note: "The webhook gets a new secret. Without graceSeconds, the old secret stops at once.", options, then: async (response) => showSecret("New secret", (await response.json()).secret) }),
       action("deleteWebhook", { label: "Delete", title: "Delete the webhook", note: "This deletes the webhook and its deliveries.", danger: true, options, then: () => reload("", "Deleted.") }),
     ),
-    outcome,
     h(
       "dl",
       { class: "facts-of" },
@@ -55,13 +52,6 @@ function detail(webhook, { store, signal, reload, go }) {
     ),
     list.element,
   ];
-
-  async function toggle(button) {
-    outcome.replaceChildren();
-    const body = JSON.stringify({ status: enabled ? "disabled" : "enabled" });
-    const changed = await disabledDuring(button, () => persist(outcome, signal, () => run("updateWebhook", { ...options, body })));
-    if (changed) await reload(id, enabled ? "Paused." : "Enabled.");
-  }
 }
 
 function deliveries(webhook, { store, signal, reload, go }) {
