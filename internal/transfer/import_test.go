@@ -24,33 +24,19 @@ import (
 // as it was.
 func TestInterruptedAdoption(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "categories.csv")
-	load := func(ctx context.Context, text string) error {
-		need.OK(t, os.WriteFile(path, []byte(text), 0o600))
-		source, err := transfer.Open(t.Context(), path, "", nil)
-		need.OK(t, err)
-		defer source.Close()
-		created := func(context.Context, transfer.Request) (int, []byte, error) {
-			return http.StatusCreated, []byte(`{"id":1}`), nil
-		}
-		_, err = (&transfer.Import{Source: source, Send: created, WasReset: never, Dir: dir, Connections: 1}).Run(ctx)
-		return err
-	}
-	journal := func() string {
-		names, _ := filepath.Glob(path + "*.journal") // the pattern is right
-		if len(names) != 1 {
-			t.Fatalf("the journals are %q", names)
-		}
-		text := need.Value(os.ReadFile(names[0]))(t)
-		return string(text)
-	}
-	need.OK(t, load(t.Context(), "name\nDogs\n"))
-	before := journal()
+	path := filepath.Join(t.TempDir(), "categories.csv")
+	job := transfer.Import{Send: func(context.Context, transfer.Request) (int, []byte, error) {
+		return http.StatusCreated, []byte(`{"id":1}`), nil
+	}}
+	need.OK(t, os.WriteFile(path, []byte("name\nDogs\n"), 0o600))
+	need.Value(load(t.Context(), t, path, job))(t)
+	_, before := journalOf(t, path)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := load(ctx, "name\nDogs\nCats\n"); !errors.Is(err, context.Canceled) || journal() != before {
-		t.Errorf("the import ends with %v and this journal:\n%s", err, journal())
+	need.OK(t, os.WriteFile(path, []byte("name\nDogs\nCats\n"), 0o600))
+	_, err := load(ctx, t, path, job)
+	if _, journal := journalOf(t, path); !errors.Is(err, context.Canceled) || journal != before {
+		t.Errorf("the import ends with %v and this journal:\n%s", err, journal)
 	}
 }
 
@@ -78,30 +64,23 @@ func TestChangeDuringImport(t *testing.T) {
 			past := time.Now().Add(-time.Hour)
 			need.OK(t, errors.Join(os.WriteFile(path, []byte(header+strings.Join(lines, "")), 0o600), os.Chtimes(path, past, past)))
 			sent := map[string]int{}
-			load := func() error {
-				source, err := transfer.Open(t.Context(), path, "", nil)
-				need.OK(t, err)
-				defer source.Close()
-				send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
-					if len(sent) == 0 {
-						if err := change(path, header+lines[0]+strings.Join(lines[2:], "")); err != nil {
-							t.Error(err)
-						}
-					}
-					var row struct{ Name string }
-					if err := json.Unmarshal(r.Body, &row); err != nil {
+			job := transfer.Import{Send: func(_ context.Context, r transfer.Request) (int, []byte, error) {
+				if len(sent) == 0 {
+					if err := change(path, header+lines[0]+strings.Join(lines[2:], "")); err != nil {
 						t.Error(err)
 					}
-					sent[row.Name]++
-					return http.StatusCreated, []byte(`{"id":1}`), nil
 				}
-				_, err = (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 1}).Run(t.Context())
-				return err
-			}
-			if err := load(); err == nil || err.Error() != "the file has changed during the import" || len(sent) == len(lines) {
+				var row struct{ Name string }
+				if err := json.Unmarshal(r.Body, &row); err != nil {
+					t.Error(err)
+				}
+				sent[row.Name]++
+				return http.StatusCreated, []byte(`{"id":1}`), nil
+			}}
+			if _, err := load(t.Context(), t, path, job); err == nil || err.Error() != "the file has changed during the import" || len(sent) == len(lines) {
 				t.Errorf("the import ends with %v after %d rows", err, len(sent))
 			}
-			if err := load(); err != nil {
+			if _, err := load(t.Context(), t, path, job); err != nil {
 				t.Error(err)
 			}
 			for i := range lines {
@@ -120,14 +99,11 @@ func TestKeyInProgress(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "categories.csv")
 	need.OK(t, os.WriteFile(path, []byte("name\nDogs\n"), 0o600))
 	var keys []string
-	load := func(status int, body string) (transfer.Summary, error) {
-		source := need.Value(transfer.Open(t.Context(), path, "", nil))(t)
-		defer source.Close()
-		send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
+	respond := func(status int, body string) (transfer.Summary, error) {
+		return load(t.Context(), t, path, transfer.Import{Send: func(_ context.Context, r transfer.Request) (int, []byte, error) {
 			keys = append(keys, r.Key)
 			return status, []byte(body), nil
-		}
-		return (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 1}).Run(t.Context())
+		}})
 	}
 	for _, test := range []struct {
 		status     int
@@ -137,15 +113,14 @@ func TestKeyInProgress(t *testing.T) {
 		{http.StatusConflict, `{"code":"idempotency_in_progress","message":"Wait."}`, "the server returned 409 idempotency_in_progress: Wait"},
 		{http.StatusBadGateway, "<html>", "the server returned 502 Bad Gateway"},
 	} {
-		if got, err := load(test.status, test.body); err == nil || err.Error() != test.want || got.Failed != 0 {
+		if got, err := respond(test.status, test.body); err == nil || err.Error() != test.want || got.Failed != 0 {
 			t.Errorf("%+v, %v, want %s", got, err, test.want)
 		}
-		journals, _ := filepath.Glob(path + "*.journal") // the pattern is right
-		if text := need.Value(os.ReadFile(journals[0]))(t); strings.Contains(string(text), "2 -") {
+		if _, text := journalOf(t, path); strings.Contains(text, "2 -") {
 			t.Errorf("after %d, the row is not in doubt: %s", test.status, text)
 		}
 	}
-	if got, err := load(http.StatusCreated, `{"id":1}`); err != nil || got.Imported != 1 || len(keys) != 4 || len(slices.Compact(slices.Clone(keys))) != 1 {
+	if got, err := respond(http.StatusCreated, `{"id":1}`); err != nil || got.Imported != 1 || len(keys) != 4 || len(slices.Compact(slices.Clone(keys))) != 1 {
 		t.Errorf("again: %+v, %v, with the keys %q", got, err, keys)
 	}
 }
@@ -166,10 +141,8 @@ func TestCategoryOfDoubt(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "pets.ndjson")
 		need.OK(t, os.WriteFile(path, []byte("\n"+strings.Repeat(`{"name":"Rex","category":"Dogs"}`+"\n", 2)+`{"name":"Tom","categoryId":7}`), 0o600))
-		load := func(inDoubt, categories string) (transfer.Summary, error) {
-			source := need.Value(transfer.Open(t.Context(), path, "", nil))(t)
-			defer source.Close()
-			send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
+		respond := func(inDoubt, categories string) (transfer.Summary, error) {
+			return load(t.Context(), t, path, transfer.Import{InDoubt: inDoubt, Send: func(_ context.Context, r transfer.Request) (int, []byte, error) {
 				switch {
 				case r.Method == http.MethodGet:
 					return http.StatusOK, []byte(categories), nil
@@ -178,21 +151,19 @@ func TestCategoryOfDoubt(t *testing.T) {
 				default:
 					return http.StatusCreated, []byte(`{"id":1}`), nil
 				}
-			}
-			return (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 1, InDoubt: inDoubt}).Run(t.Context())
+			}})
 		}
-		need.Value(load("", `[{"id":1,"name":"Dogs"}]`))(t)
-		journals, _ := filepath.Glob(path + "*.journal") // the pattern is right
-		journal := need.Value(os.ReadFile(journals[0]))(t)
-		lost := regexp.MustCompile(`(?m)^(\d|>4).*\n`).ReplaceAll(journal, nil) // a kill before all responses
-		need.OK(t, os.WriteFile(journals[0], lost, 0o600))
+		need.Value(respond("", `[{"id":1,"name":"Dogs"}]`))(t)
+		name, journal := journalOf(t, path)
+		lost := regexp.MustCompile(`(?m)^(\d|>4).*\n`).ReplaceAllString(journal, "") // a kill before all responses
+		need.OK(t, os.WriteFile(name, []byte(lost), 0o600))
 		test.want.File = path
-		got, err := load(test.inDoubt, test.categories)
+		got, err := respond(test.inDoubt, test.categories)
 		_, isChoice := errors.AsType[*transfer.ChoiceError](err)
 		if got != test.want || isChoice != (test.mistake != "") || isChoice && !strings.Contains(err.Error(), test.mistake) {
 			t.Errorf("--in-doubt %q with the categories %s: %+v, %v, want %+v", test.inDoubt, test.categories, got, err, test.want)
 		}
-		if got, err = load("", `[{"id":1,"name":"Dogs"}]`); err != nil || got.Imported+got.Before != 3 {
+		if got, err = respond("", `[{"id":1,"name":"Dogs"}]`); err != nil || got.Imported+got.Before != 3 {
 			t.Errorf("after the correction: %+v, %v", got, err)
 		}
 	}
@@ -205,8 +176,6 @@ func TestStockOfAPet(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inventory.csv")
 	need.OK(t, os.WriteFile(path, []byte("petId,quantity\n1,50\n2,5\n1,7\n"), 0o600))
 	synctest.Test(t, func(t *testing.T) {
-		source := need.Value(transfer.Open(t.Context(), path, "", nil))(t)
-		defer source.Close()
 		var mu sync.Mutex
 		var set []string
 		send := func(_ context.Context, r transfer.Request) (int, []byte, error) {
@@ -219,7 +188,7 @@ func TestStockOfAPet(t *testing.T) {
 			set = append(set, stock)
 			return http.StatusOK, []byte("{}"), nil
 		}
-		got, err := (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 2}).Run(t.Context())
+		got, err := load(t.Context(), t, path, transfer.Import{Send: send, Connections: 2})
 		want := []string{`/store/inventory/2{"quantity":5}`, `/store/inventory/1{"quantity":50}`, `/store/inventory/1{"quantity":7}`}
 		if err != nil || got.Imported != 3 || !slices.Equal(set, want) {
 			t.Errorf("%+v, %v: the server got %q, want %q", got, err, set, want)
@@ -234,31 +203,45 @@ func TestStockInDoubt(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "inventory.csv")
 		need.OK(t, os.WriteFile(path, []byte("petId,quantity\n1,50\n"), 0o600))
 		requests := 0
-		load := func(choice string, status int) (transfer.Summary, error) {
-			source := need.Value(transfer.Open(t.Context(), path, "", nil))(t)
-			defer source.Close()
-			send := func(context.Context, transfer.Request) (int, []byte, error) {
+		respond := func(choice string, status int) (transfer.Summary, error) {
+			return load(t.Context(), t, path, transfer.Import{InDoubt: choice, Send: func(context.Context, transfer.Request) (int, []byte, error) {
 				requests++
 				return status, []byte("{}"), nil
-			}
-			return (&transfer.Import{Source: source, Send: send, WasReset: never, Connections: 1, InDoubt: choice}).Run(t.Context())
+			}})
 		}
-		if got, err := load("", http.StatusBadGateway); err == nil || requests != 1 {
+		if got, err := respond("", http.StatusBadGateway); err == nil || requests != 1 {
 			t.Fatalf("%+v, %v after %d requests", got, err, requests)
 		}
-		_, err := load("", http.StatusOK)
+		_, err := respond("", http.StatusOK)
 		if _, isChoice := errors.AsType[*transfer.ChoiceError](err); !isChoice || !strings.Contains(err.Error(), "because requests that set stock have no Idempotency-Key; look") || requests != 1 {
 			t.Errorf("the next import ends with %v after %d requests", err, requests)
 		}
 		want.File, want.Rows = path, 1
-		if got, err := load(choice, http.StatusOK); err != nil || got != want || requests != 1+int(got.Imported) {
+		if got, err := respond(choice, http.StatusOK); err != nil || got != want || requests != 1+int(got.Imported) {
 			t.Errorf("--in-doubt %s: %+v, %v after %d requests, want %+v", choice, got, err, requests, want)
 		}
 	}
 }
 
-// never is a [transfer.WasReset] of a store that was never reset.
-func never(context.Context, string) (string, bool, error) { return "", false, nil }
+// load imports a file into a store that was never reset.
+func load(ctx context.Context, t *testing.T, path string, job transfer.Import) (transfer.Summary, error) {
+	t.Helper()
+	source := need.Value(transfer.Open(t.Context(), path, "", nil))(t)
+	defer source.Close()
+	job.Source, job.Connections = source, max(job.Connections, 1)
+	job.WasReset = func(context.Context, string) (string, bool, error) { return "", false, nil }
+	return job.Run(ctx)
+}
+
+// journalOf returns the name and the text of the one journal of a file.
+func journalOf(t *testing.T, path string) (name, text string) {
+	t.Helper()
+	names, _ := filepath.Glob(path + "*.journal") // the pattern is right
+	if len(names) != 1 {
+		t.Fatalf("the journals are %q", names)
+	}
+	return names[0], string(need.Value(os.ReadFile(names[0]))(t))
+}
 
 // lineSize is the number of bytes of a line in [TestChangeDuringImport].
 const lineSize = 16 << 10
