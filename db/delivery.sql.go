@@ -1110,7 +1110,7 @@ func (q *Queries) WebhookClaim(ctx context.Context, arg WebhookClaimParams) (Web
 	return i, err
 }
 
-const webhookDisable = `-- name: WebhookDisable :exec
+const webhookDisable = `-- name: WebhookDisable :one
 UPDATE webhooks
 SET status = 'disabled', disabled_reason = $1, unsettled_after = '', until_sequence = account_state.last_sequence
 FROM account_state
@@ -1118,6 +1118,7 @@ WHERE webhooks.account_id = $2
   AND webhooks.id = $3
   AND webhooks.status = 'enabled'
   AND account_state.account_id = $2
+RETURNING webhooks.id, webhooks.types, webhooks.status, webhooks.disabled_reason, webhooks.created_at
 `
 
 type WebhookDisableParams struct {
@@ -1126,10 +1127,26 @@ type WebhookDisableParams struct {
 	ID        string
 }
 
+type WebhookDisableRow struct {
+	ID             string
+	Types          []string
+	Status         string
+	DisabledReason *string
+	CreatedAt      time.Time
+}
+
 // Disables a webhook that does not accept events. It gets deliveries of the events up to now.
-func (q *Queries) WebhookDisable(ctx context.Context, arg WebhookDisableParams) error {
-	_, err := q.db.Exec(ctx, webhookDisable, arg.Reason, arg.AccountID, arg.ID)
-	return err
+func (q *Queries) WebhookDisable(ctx context.Context, arg WebhookDisableParams) (WebhookDisableRow, error) {
+	row := q.db.QueryRow(ctx, webhookDisable, arg.Reason, arg.AccountID, arg.ID)
+	var i WebhookDisableRow
+	err := row.Scan(
+		&i.ID,
+		&i.Types,
+		&i.Status,
+		&i.DisabledReason,
+		&i.CreatedAt,
+	)
+	return i, err
 }
 
 const webhookDue = `-- name: WebhookDue :one

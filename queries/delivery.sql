@@ -294,7 +294,7 @@ WHERE w.status = 'enabled'
   AND w.failing_since IS NOT NULL
   AND NOT s.closed;
 
--- name: WebhookDisable :exec
+-- name: WebhookDisable :one
 -- Disables a webhook that does not accept events. It gets deliveries of the events up to now.
 UPDATE webhooks
 SET status = 'disabled', disabled_reason = @reason, unsettled_after = '', until_sequence = account_state.last_sequence
@@ -302,7 +302,8 @@ FROM account_state
 WHERE webhooks.account_id = @account_id
   AND webhooks.id = @id
   AND webhooks.status = 'enabled'
-  AND account_state.account_id = @account_id;
+  AND account_state.account_id = @account_id
+RETURNING webhooks.id, webhooks.types, webhooks.status, webhooks.disabled_reason, webhooks.created_at;
 
 -- name: WebhooksToSettle :many
 -- Returns webhooks to which messages that wait must be adapted. With every, it looks at all

@@ -101,8 +101,7 @@ func openWorker(ctx context.Context, c config, options api.Options) (*openedWork
 	}
 	worker := delivery.New(delivery.Options{
 		DB: pool, Client: options.Egress.Client(delivery.Timeout), Vault: options.Vault,
-		Disabled: api.WebhookDisabled, Announce: options.Announce,
-		Grace: c.requestGrace(), Metrics: options.Metrics, Log: options.Log,
+		Announce: options.Announce, Grace: c.requestGrace(), Metrics: options.Metrics, Log: options.Log,
 	})
 	return &openedWorker{worker, pool, c.requestGrace()}, nil
 }

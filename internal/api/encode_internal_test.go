@@ -58,7 +58,6 @@ func TestEncode(t *testing.T) {
 		{Inventory: &inventoryItem{}, Pet: &pet{}},
 		{Category: &category{ID: 1, Name: "Dogs"}},
 		{Message: &message{ID: "msg", CreatedAt: date}, Pet: &rex},
-		{Webhook: &disabledWebhook{ID: "wh", Types: []string{"*"}}},
 	}
 	for _, o := range orders {
 		got, err := encode(o)

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"petstore/db"
-	"petstore/internal/api"
 	feedevent "petstore/internal/event"
 	"petstore/internal/tools/need"
 )
@@ -37,8 +35,6 @@ func TestEventExamples(t *testing.T) {
 		p.do(step.method, step.target, step.body).wantSuccess()
 	}
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL, "types": []string{"order.placed", "order.cancelled"}}).want(201))
-	p.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing' WHERE id = $1", hook.ID)
-	disabled := need.Value(api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID))(t)
 
 	recorded := map[string]map[string]any{}
 	var all []map[string]any
@@ -60,7 +56,9 @@ func TestEventExamples(t *testing.T) {
 		made("message."+status, recorded["message.queued"]["subject"].(string),
 			object{"message": object{"id": queued["id"], "message": queued["message"], "status": status, "createdAt": queued["createdAt"]}})
 	}
-	made("webhook.disabled", "/webhooks/"+hook.ID, json.RawMessage(disabled))
+	made("webhook.disabled", "/webhooks/"+hook.ID, object{"webhook": feedevent.DisabledWebhook{
+		ID: hook.ID, Types: hook.Types, Status: "disabled", DisabledReason: new("failing"), CreatedAt: hook.CreatedAt,
+	}})
 
 	components := theContract().document.Components
 	meanings := map[string]any{}

@@ -87,7 +87,7 @@ func (p *petstore) deliver() {
 	p.t.Helper()
 	pool := pgtest.Open(p.t, p.direct, deliverer.Connections)
 	worker := deliverer.New(deliverer.Options{
-		DB: pool, Client: client, Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
+		DB: pool, Client: client, Vault: &webhook.Vault{}, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 	})
 	need.Background(p.t, worker.Run)
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"petstore/db"
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/egress"
@@ -328,19 +327,6 @@ func TestWorkerIsCalled(t *testing.T) {
 	want := []string{hook.ID + " 1", hook.ID + " 1", hook.ID + " 2", hook.ID + " 2", hook.ID + " 2"}
 	need.Same(t, want, called, "webhooks with their deliveries that are due")
 	need.Same(t, asked.accountID(), account, "their account")
-}
-
-// TestDisabledWebhookEvent: the event of a webhook that the worker has disabled shows no
-// more than a key with the scope read may see.
-func TestDisabledWebhookEvent(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL + "/a-secret-path", "types": []string{"pet.created"}, "description": "a secret note"}).want(201))
-	p.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'gone' WHERE id = $1", hook.ID)
-	data := need.Value(api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID))(t)
-	created := need.Value(json.Marshal(hook.CreatedAt))(t)
-	want := fmt.Sprintf(`{"webhook":{"id":%q,"types":["pet.created"],"status":"disabled","disabledReason":"gone","createdAt":%s}}`, hook.ID, created)
-	need.Same(t, want, strings.TrimSpace(string(data)), "data of the event")
 }
 
 // setDelivery gives a delivery a status that the worker would.

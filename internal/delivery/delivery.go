@@ -104,9 +104,6 @@ type Options struct {
 	Client *http.Client
 	// Vault opens the stored secrets.
 	Vault *webhook.Vault
-	// Disabled returns the data of the event webhook.disabled, in the transaction that has
-	// disabled the webhook.
-	Disabled func(ctx context.Context, queries *db.Queries, accountID int64, webhookID string) ([]byte, error)
 	// Announce is called after a commit with events; nil: nobody waits for them.
 	Announce func(accountID int64)
 	// Grace is the time that requests in flight have when the worker stops.

@@ -86,12 +86,9 @@ func (f *feed) open() *postgres.DB {
 func (f *feed) options() delivery.Options {
 	f.t.Helper()
 	return delivery.Options{
-		DB:     f.db,
-		Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Transport: http.DefaultTransport.(*http.Transport).Clone()},
-		Vault:  &webhook.Vault{},
-		Disabled: func(_ context.Context, _ *db.Queries, _ int64, id string) ([]byte, error) {
-			return fmt.Appendf(nil, `{"webhook":{"id":%q,"status":"disabled"}}`, id), nil
-		},
+		DB:      f.db,
+		Client:  &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Transport: http.DefaultTransport.(*http.Transport).Clone()},
+		Vault:   &webhook.Vault{},
 		Grace:   100 * time.Millisecond,
 		Metrics: telemetry.NewMetrics(),
 		Log:     slog.New(slog.NewTextHandler(testWriter{f.t}, nil)),

@@ -109,10 +109,7 @@ func newLab(t *testing.T, tracers ...pgx.QueryTracer) *lab {
 	t.Helper()
 	owner := pgtest.New(t)
 	database := pgtest.Open(t, owner.URL, Connections, tracers...)
-	options := Options{
-		DB: database, Vault: &webhook.Vault{}, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
-		Disabled: func(context.Context, *db.Queries, int64, string) ([]byte, error) { return []byte("{}"), nil },
-	}
+	options := Options{DB: database, Vault: &webhook.Vault{}, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler)}
 	l := &lab{t: t, owner: owner, worker: New(options), newcomer: New(options), queries: db.New(database)}
 	l.worker.TakeOver()
 	l.began = pgtest.Read[time.Time](t, owner.Pool, "SELECT statement_timestamp()")

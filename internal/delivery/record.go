@@ -208,10 +208,13 @@ func pauseAfter(failures int32) time.Duration {
 // disable disables the webhook, and returns the event about it.
 func (d *drain) disable(ctx context.Context, queries *db.Queries, reason string) ([]event.Event, error) {
 	d.stop()
-	if err := queries.WebhookDisable(ctx, db.WebhookDisableParams{AccountID: d.AccountID, ID: d.WebhookID, Reason: &reason}); err != nil {
+	row, err := queries.WebhookDisable(ctx, db.WebhookDisableParams{AccountID: d.AccountID, ID: d.WebhookID, Reason: &reason})
+	if err != nil {
 		return nil, err
 	}
-	data, err := d.options.Disabled(ctx, queries, d.AccountID, d.WebhookID)
+	data, err := httpjson.Encode(map[string]any{"webhook": event.DisabledWebhook{
+		ID: row.ID, Types: row.Types, Status: row.Status, DisabledReason: row.DisabledReason, CreatedAt: row.CreatedAt.UTC(),
+	}})
 	if err != nil {
 		return nil, err
 	}

@@ -339,16 +339,21 @@ func TestSettleThatFails(t *testing.T) {
 }
 
 // TestEnabledAfterGone: a webhook that returned 410 to a message gets it again when it is
-// enabled, in new attempts.
+// enabled, in new attempts. The event that it was disabled has neither its URL nor its description.
 func TestEnabledAfterGone(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
 	to := reject(t, http.StatusGone)
 	id := f.webhook(to.url, "message.queued")
+	f.exec("UPDATE webhooks SET description = 'for the scope admin'")
 	worker := f.work()
 	message := f.message()
 	worker.Wake(f.account)
 	await(f, "gone", "SELECT coalesce(disabled_reason, '') FROM webhooks")
+	has(f, true, `
+		SELECT (data->'webhook')::jsonb - 'createdAt' = jsonb_build_object('id', w.id, 'types', w.types, 'status', w.status, 'disabledReason', w.disabled_reason)
+		   AND (data->'webhook'->>'createdAt')::timestamptz = w.created_at
+		FROM events JOIN webhooks AS w USING (account_id) WHERE type = 'webhook.disabled'`)
 	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks")
 	has(f, "queued", statusOf, message)
 	to.status.Store(http.StatusOK)

@@ -67,7 +67,7 @@ func open(t *testing.T) *shop {
 	_, secret, err := auth.Issue(t.Context(), queries, auth.NewKey{AccountID: reader.ID, Name: "docs", Scope: auth.Admin})
 	need.OK(t, err)
 	log, guard := slog.New(slog.DiscardHandler), egress.New(egress.Options{Allow: egress.Loopback})
-	worker := delivery.New(delivery.Options{DB: pool, Client: guard.Client(delivery.Timeout), Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: log})
+	worker := delivery.New(delivery.Options{DB: pool, Client: guard.Client(delivery.Timeout), Vault: &webhook.Vault{}, Metrics: telemetry.NewMetrics(), Log: log})
 	server := need.Value(api.New(api.Options{Egress: guard, Announce: worker.Wake, Deliver: worker.Deliver, Options: gate.Options{
 		DB: pool, Verifier: auth.NewVerifier(queries, db.New(pool.Writing())), Log: log,
 		MaxBodyBytes: 1 << 20, RequestTimeout: 6 * time.Second,

@@ -41,3 +41,14 @@ type Message struct {
 	Status    string    `json:"status"`
 	CreatedAt time.Time `json:"createdAt"`
 }
+
+// DisabledWebhook is the DisabledWebhook schema of the spec: a webhook as all readers of the
+// feed may see it. Its URL and its description are for the scope admin, and a URL often is a
+// secret by itself.
+type DisabledWebhook struct {
+	ID             string    `json:"id"`
+	Types          []string  `json:"types"`
+	Status         string    `json:"status"`
+	DisabledReason *string   `json:"disabledReason,omitempty"`
+	CreatedAt      time.Time `json:"createdAt"`
+}
