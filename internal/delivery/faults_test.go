@@ -54,45 +54,6 @@ func TestAccountsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestLostLease: a process that was frozen records nothing after another one has taken over.
-func TestLostLease(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	frozen, other := make(chan struct{}), make(chan struct{})
-	var count atomic.Int64
-	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
-		if count.Add(1) <= 4 {
-			<-frozen
-		} else {
-			<-other
-		}
-		w.WriteHeader(http.StatusServiceUnavailable)
-	})
-	f.webhook(to.url)
-	f.emit(pets(1, 4)...)
-	options := f.options()
-	options.Grace = time.Minute
-	worker, stop := f.start(options)
-	worker.Wake(f.account)
-	to.await(4)
-	f.work()
-	if !eventually(t, func() bool {
-		f.exec("UPDATE webhooks SET lease_until = now() WHERE lease = 1")
-		return to.count() == 8
-	}) {
-		t.Fatal("nobody has taken over")
-	}
-	close(frozen)
-	stop() // it has tried to record
-	// A process without a lease has recorded nothing.
-	has(f, "[] [] [] []", "SELECT string_agg(attempts::text, ' ') FROM webhook_deliveries")
-	close(other)
-	await(f, "1 1 1 1", "SELECT string_agg(jsonb_array_length(attempts)::text, ' ') FROM webhook_deliveries")
-	if got := read[int64](f, "SELECT lease FROM webhooks"); got < 2 {
-		t.Errorf("the lease is %d, want at least 2", got)
-	}
-}
-
 // TestLeaseIsRenewed: while a request takes long, no other process takes over.
 func TestLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
