@@ -362,32 +362,6 @@ func TestEnabledAfterGone(t *testing.T) {
 	has(f, "failed 1, delivered 1", "SELECT string_agg(status || ' ' || jsonb_array_length(attempts), ', ' ORDER BY id) FROM webhook_deliveries")
 }
 
-// TestEnabledAfterFailing: a webhook that was disabled because it failed gets the messages
-// again that still wait.
-func TestEnabledAfterFailing(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	to := reject(t, http.StatusBadGateway)
-	id := f.webhook(to.url, "message.queued")
-	first := f.queue(2, time.Hour)
-	f.deliver(id, "failed", first, first) // its last attempt ended after the webhook was disabled
-	f.deliver(id, "pending", first+1, first+1)
-	f.exec("UPDATE webhooks SET failing_since = now() - interval '5 days', unsettled_after = NULL")
-	f.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing'")
-	worker := f.idleWorker()
-	to.status.Store(http.StatusOK)
-	f.change(id, "enabled", "message.queued")
-	if got := f.statuses(); got != "queued 2" {
-		t.Fatal(got)
-	}
-	f.settle(worker, id)
-	f.work()
-	await(f, "delivered 2", byStatus("messages"))
-	if n := to.count(); n != 2 {
-		t.Errorf("%d requests", n)
-	}
-}
-
 // TestMessageWaitsForTheOtherWebhook: a message that one webhook has accepted stays queued
 // until the other one has got it, which is behind in the feed or in settling. Neither a retry nor a
 // replay that the first one refuses makes the message fail.
