@@ -318,31 +318,6 @@ func TestEventThatIsGone(t *testing.T) {
 	await(f, "failed The feed no longer has the event.", "SELECT status || ' ' || (attempts->1->>'error') FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 2 UNION ALL SELECT ''")
 }
 
-// TestHangingWebhooks: webhooks that do not respond delay no other webhook, however much is
-// due at them.
-func TestHangingWebhooks(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	hang := hanging(t)
-	to := receive(t, nil)
-	f.webhook(hang, "pet.created")
-	f.webhook(hang, "pet.created")
-	f.webhook(to.url, "store.reset")
-	worker := f.work()
-	for i := range 10 {
-		f.emit(pets(100*i+1, 100*i+100)...)
-	}
-	worker.Wake(f.account)
-	await(f, 2_000, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
-	for i := range 20 {
-		f.emit(event.Reset())
-		worker.Wake(f.account)
-		to.await(i + 1)
-	}
-	// All are pending at the webhooks that hang.
-	has(f, 2_000, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending' AND type = 'pet.created'")
-}
-
 // hanging returns the URL of a receiver that never responds.
 func hanging(t testing.TB) string {
 	t.Helper()
