@@ -31,10 +31,25 @@ func (w *Worker) lookAtWoken(ctx context.Context, accounts map[int64]bool) {
 	}
 }
 
-// everywhere looks at all accounts. While a node of a sharded cluster is lost, a statement for
-// all accounts would fail. So everywhere looks at a page of the accounts of the other nodes at
-// a time.
-func (w *Worker) everywhere(ctx context.Context, look func(ctx context.Context, every bool, ids []int64) error) error {
+// everywhere does something with the rows of all accounts, which it reads in pages. While a node of
+// a sharded cluster is lost, a statement for all accounts would fail. So everywhere looks at a page
+// of the accounts of the other nodes at a time.
+func everywhere[Row any](ctx context.Context, w *Worker, read func(ctx context.Context, every bool, ids []int64, after Row) ([]Row, error), do func(ctx context.Context, row Row)) error {
+	look := func(ctx context.Context, every bool, ids []int64) error {
+		for after := *new(Row); ; {
+			rows, err := read(ctx, every, ids, after)
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				do(ctx, row)
+				after = row
+			}
+			if len(rows) < page {
+				return nil
+			}
+		}
+	}
 	if !w.db.HasLostNode() {
 		return look(postgres.ForAllAccounts(ctx), true, []int64{})
 	}
@@ -81,21 +96,11 @@ func (w *Worker) sweepAccounts(ctx context.Context) error {
 	clear(w.idle)
 	w.mu.Unlock()
 	undispatched := int64(0)
-	err := w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
-		for last := int64(0); ; {
-			rows, err := w.queries.DispatchAccounts(ctx, db.DispatchAccountsParams{Every: every, Ids: ids, AfterID: last, PageSize: page})
-			if err != nil {
-				return err
-			}
-			for _, row := range rows {
-				w.startDispatch(ctx, row.AccountID, row.PayerID)
-				undispatched += row.Undispatched
-				last = row.AccountID
-			}
-			if len(rows) < page {
-				return nil
-			}
-		}
+	err := everywhere(ctx, w, func(ctx context.Context, every bool, ids []int64, after db.DispatchAccountsRow) ([]db.DispatchAccountsRow, error) {
+		return w.queries.DispatchAccounts(ctx, db.DispatchAccountsParams{Every: every, Ids: ids, AfterID: after.AccountID, PageSize: page})
+	}, func(ctx context.Context, row db.DispatchAccountsRow) {
+		w.startDispatch(ctx, row.AccountID, row.PayerID)
+		undispatched += row.Undispatched
 	})
 	switch {
 	case err == nil:

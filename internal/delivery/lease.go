@@ -348,32 +348,22 @@ func (w *Worker) takesOver() bool {
 func (w *Worker) sweepWebhooks(ctx context.Context) error {
 	count, oldest := map[bool]int{}, map[bool]float64{} // by whether the webhook is failing
 	unclaimed, shortened := 0.0, 0
-	err := w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
-		for after := (db.DrainWebhooksParams{Every: every, Ids: ids, PageSize: page}); ; {
-			rows, err := w.queries.DrainWebhooks(ctx, after)
-			if err != nil {
-				return err
-			}
-			for _, row := range rows {
-				if row.DueFor > 0 { // 0: nothing is due
-					count[row.IsFailing]++
-				}
-				oldest[row.IsFailing] = max(oldest[row.IsFailing], row.DueFor)
-				if row.IsFree && !row.IsSlow {
-					unclaimed = max(unclaimed, row.DueFor)
-				}
-				switch {
-				case row.IsFree:
-					w.startDrain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
-				case row.IsAhead:
-					shortened++
-					w.warn(ctx, "could not shorten the lease or the pause of a webhook", w.shorten(ctx, row))
-				}
-				after.AfterAccount, after.AfterID = row.AccountID, row.ID
-			}
-			if len(rows) < page {
-				return nil
-			}
+	err := everywhere(ctx, w, func(ctx context.Context, every bool, ids []int64, after db.DrainWebhooksRow) ([]db.DrainWebhooksRow, error) {
+		return w.queries.DrainWebhooks(ctx, db.DrainWebhooksParams{Every: every, Ids: ids, AfterAccount: after.AccountID, AfterID: after.ID, PageSize: page})
+	}, func(ctx context.Context, row db.DrainWebhooksRow) {
+		if row.DueFor > 0 { // 0: nothing is due
+			count[row.IsFailing]++
+		}
+		oldest[row.IsFailing] = max(oldest[row.IsFailing], row.DueFor)
+		if row.IsFree && !row.IsSlow {
+			unclaimed = max(unclaimed, row.DueFor)
+		}
+		switch {
+		case row.IsFree:
+			w.startDrain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
+		case row.IsAhead:
+			shortened++
+			w.warn(ctx, "could not shorten the lease or the pause of a webhook", w.shorten(ctx, row))
 		}
 	})
 	if shortened > 0 {

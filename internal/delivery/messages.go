@@ -111,20 +111,10 @@ func decide(votes db.MessageVotesRow, expired bool) (event.Type, string) {
 
 // settleWebhooks starts to adapt the messages that wait to the webhooks that have changed.
 func (w *Worker) settleWebhooks(ctx context.Context) error {
-	return w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
-		for after := (db.WebhooksToSettleParams{Every: every, Ids: ids, PageSize: page}); ; {
-			rows, err := w.queries.WebhooksToSettle(ctx, after)
-			if err != nil {
-				return err
-			}
-			for _, row := range rows {
-				w.startSettling(ctx, row.PayerID, endpoint{row.AccountID, row.ID})
-				after.AfterAccount, after.AfterID = row.AccountID, row.ID
-			}
-			if len(rows) < page {
-				return nil
-			}
-		}
+	return everywhere(ctx, w, func(ctx context.Context, every bool, ids []int64, after db.WebhooksToSettleRow) ([]db.WebhooksToSettleRow, error) {
+		return w.queries.WebhooksToSettle(ctx, db.WebhooksToSettleParams{Every: every, Ids: ids, AfterAccount: after.AccountID, AfterID: after.ID, PageSize: page})
+	}, func(ctx context.Context, row db.WebhooksToSettleRow) {
+		w.startSettling(ctx, row.PayerID, endpoint{row.AccountID, row.ID})
 	})
 }
 
