@@ -218,9 +218,8 @@ race: ## Run all tests with the race detector
 	go test -race -timeout 20m ./...
 
 .PHONY: engines
-engines: export POSTGRES18 := $(POSTGRES18)
 engines: ## Run the tests on every database engine, or on some: ENGINES="postgres18 pgbouncer"
-	.ci/engines $(ENGINES)
+	ALL_TESTS=1 .ci/run $(or $(ENGINES),tests postgres18 pgbouncer replica citus)
 
 .PHONY: plans
 plans: ## Check the query plans of all lists with a million pets, orders and messages

@@ -290,7 +290,7 @@ func say(line string) { fmt.Fprintln(os.Stderr, "pgtest: "+line) }
 // default is [Postgres].
 type Engine string
 
-// The engines. .ci/engines runs the tests on all of them.
+// The engines. make engines runs the tests on all of them.
 const (
 	Postgres  Engine = "postgres"  // one server
 	PgBouncer Engine = "pgbouncer" // one server behind a PgBouncer in transaction mode
