@@ -114,8 +114,7 @@ func TestCreateAPIKey(t *testing.T) {
 			t.Errorf("created key: %+v", made)
 		}
 	}
-	names := append([]string{"x", "ci / é 漢 🐶", "\u3000a\u00A0", strings.Repeat("🐶", 100)}, awkwardNames...)
-	for _, name := range names {
+	for _, name := range []string{"x", "ci / e\u0301 漢 🐶", "\u3000a\u00A0", strings.Repeat("🐶", 100)} {
 		need.Same(t, name, p.makeKey(name, "read").Name, "the returned name")
 	}
 }

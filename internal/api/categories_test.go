@@ -92,13 +92,3 @@ func TestCategoryNamesAreComparedWithoutCase(t *testing.T) {
 		p.newCategory(different)
 	}
 }
-
-func TestDescriptionIsKeptAsSent(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	path := categoryPath(p.newCategory("one"))
-	for _, text := range append([]string{"", " ", "\t", "a\r\nb", "\u0001\u007F\u0085"}, awkwardNames...) {
-		got := decode[category](p.patch(path, object{"description": text}).want(200)).Description
-		need.Same(t, &text, got, "the returned description")
-	}
-}

@@ -26,13 +26,16 @@ func TestMessage(t *testing.T) {
 	need.Same(t, string(queued.body), string(got.body), "queued message and message read (want: queued, got: read)")
 }
 
-func TestMessagesAreKeptAsSent(t *testing.T) {
+func TestTextsAreKeptAsSent(t *testing.T) {
 	t.Parallel()
 	p := start(t)
+	path := categoryPath(p.newCategory("one"))
 	texts := append([]string{" ", "\t", "a\r\nb", "\u0001\u001B[31m\u007F\u0085"}, awkwardNames...)
 	for _, text := range texts {
 		need.Same(t, text, decode[message](p.post("/messages", object{"message": text}).want(202)).Message,
 			"the returned message")
+		need.Same(t, &text, decode[category](p.patch(path, object{"description": text}).want(200)).Description,
+			"the returned description")
 	}
 	slices.Reverse(texts) // newest first
 	need.Same(t, texts, mapped(walk[message](p, "/messages?limit=20"), messageText), "list")
