@@ -249,23 +249,3 @@ func TestWarmServerNeedsNoConnection(t *testing.T) {
 	}
 	need.Same(t, 0, taken()-before, "acquired connections")
 }
-
-// TestKeyLookups checks the metrics of the key cache.
-func TestKeyLookups(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	verifier := auth.NewVerifier(db.New(p.pool), db.New(p.pool.Writing()))
-	verify := func(key string) {
-		verifier.Trust()
-		_, _ = verifier.Verify(t.Context(), key, nil) // other tests check the result
-	}
-	for range 3 {
-		verify(p.key)
-	}
-	verify("malformed")
-	verifier.Forget()
-	verify(p.key)
-	if hits, misses := verifier.Lookups(); hits != 2 || misses != 2 {
-		t.Errorf("%d hits and %d misses, want 2 and 2", hits, misses)
-	}
-}

@@ -34,15 +34,17 @@ func announced(t *testing.T, database *pgtest.Database, action func()) (payloads
 }
 
 // lookupsOf returns how many lookups it takes to verify a secret, while notifications
-// arrive.
+// arrive. Each counts as one hit or miss, and a malformed secret as neither.
 func lookupsOf(t *testing.T, v *auth.Verifier, secret string) uint64 {
 	t.Helper()
-	_, before := v.Lookups()
+	hits, before := v.Lookups()
 	v.Trust()
+	_, _ = v.Verify(t.Context(), "malformed", nil)
 	if _, err := v.Verify(t.Context(), secret, nil); err != nil {
 		t.Error(err)
 	}
-	_, after := v.Lookups()
+	found, after := v.Lookups()
+	need.Same(t, 1, found-hits+after-before, "hits and misses of one lookup")
 	return after - before
 }
 
