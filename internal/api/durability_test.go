@@ -102,22 +102,3 @@ func TestRetriesWaitForTheStandby(t *testing.T) {
 	p.del(sample).wantError(404, "sample_not_found")
 	p.put(stock, object{"quantity": 7}).want(200)
 }
-
-// TestLostTransactionIsRetriedInOnePlace: an order that always fails to serialize
-// is attempted once in a group and four times alone, with and without an Idempotency-Key.
-func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {
-	t.Parallel()
-	pgtest.Not(t, pgtest.Citus, "a trigger on a worker cannot count in a sequence of the coordinator")
-	p := startAlone(t)
-	pet := p.newPet("Rex", 10)
-	p.exec("CREATE SEQUENCE attempts")
-	p.exec(`
-		CREATE FUNCTION lose() RETURNS trigger SECURITY DEFINER SET search_path FROM CURRENT LANGUAGE plpgsql AS
-			$$ BEGIN PERFORM nextval('attempts'); RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$`)
-	p.exec("CREATE TRIGGER lose BEFORE INSERT ON orders EXECUTE FUNCTION lose()")
-	for i, key := range []string{"", "key"} {
-		p.do("POST", "/store/orders", object{"petId": pet}, "Idempotency-Key", key).wantError(503, "unavailable")
-		attempts := pgtest.Read[int](t, p.db, "SELECT last_value FROM attempts")
-		need.Same(t, 5*(i+1), attempts, "attempts after %d requests", i+1)
-	}
-}
