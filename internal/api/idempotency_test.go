@@ -12,7 +12,6 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
-	"petstore/internal/upkeep"
 )
 
 // under sends a POST with an Idempotency-Key.
@@ -325,26 +324,4 @@ func TestIdempotencyKeyExpires(t *testing.T) {
 	p.under("x", "/messages", bye).wantReplay(third)
 	need.Same(t, 3, p.count("messages"), "messages")
 	need.Same(t, 1, p.count("idempotency_keys"), "stored responses")
-}
-
-// TestSweepOfExpiredKeys: one process at a time deletes the stored responses that have expired. Package upkeep
-// tests the batches.
-func TestSweepOfExpiredKeys(t *testing.T) {
-	t.Parallel()
-	p := startAlone(t)
-	fresh := p.under("x", "/messages", object{"message": "hello"}).wantFresh(202)
-	p.age(24*time.Hour - time.Minute)
-	p.exec(`
-		INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
-		SELECT $1, $2, 'old-' || n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'
-		FROM generate_series(1, 25) AS n`, p.accountID(), p.keyID())
-	tx := pgtest.Begin(t, p.db)
-	locked := need.Value(db.New(tx).IdempotencyKeysTryLockSweep(t.Context()))(t)
-	need.Same(t, true, locked, "whether the sweep is locked")
-	need.OK(t, upkeep.SweepIdempotencyKeys(t.Context(), p.pool))
-	need.Same(t, 26, p.count("idempotency_keys"), "stored responses that are left while another process sweeps")
-	pgtest.Rollback(t, tx)
-	need.OK(t, upkeep.SweepIdempotencyKeys(t.Context(), p.pool))
-	need.Same(t, 1, p.count("idempotency_keys"), "stored responses that are left")
-	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
 }
