@@ -60,7 +60,7 @@ func TestCORS(t *testing.T) {
 }
 
 // TestPreflight: a preflight response says which methods and headers a page may
-// send to a path, and needs no key.
+// send to a path, and needs no key. Any OPTIONS request ignores an invalid key.
 func TestPreflight(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -75,6 +75,7 @@ func TestPreflight(t *testing.T) {
 			"Vary":                          "Origin",
 		}
 		need.Same(t, want, corsOf(resp.wantHeader("Allow", methods)), "a preflight of %s", path)
+		p.as("x").do("OPTIONS", filled(path, "1")+"?x", nil, "Accept", "text/html").want(204).wantHeader("Allow", methods)
 	}
 	unknown := p.do("OPTIONS", "/nothing", nil, "Origin", "https://shop.example", "Access-Control-Request-Method", "PUT").want(204)
 	unknown.wantHeader("Access-Control-Allow-Methods", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT").wantHeader("Allow", "")

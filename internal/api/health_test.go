@@ -18,9 +18,10 @@ import (
 	"petstore/internal/tools/need"
 )
 
+// TestReady: a server that is ready says so, also to a client with an invalid key.
 func TestReady(t *testing.T) {
 	t.Parallel()
-	p := start(t).as("")
+	p := start(t).as("x")
 	for target, want := range map[string]object{
 		"/livez":  {"status": "ok"},
 		"/readyz": {"status": "ok", "checks": object{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "ok"}},

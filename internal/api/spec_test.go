@@ -17,7 +17,7 @@ import (
 // TestSpec: the JSON and YAML forms have the same content, according to an independent parser.
 func TestSpec(t *testing.T) {
 	t.Parallel()
-	p := start(t).as("")
+	p := start(t).as("x")
 	inJSON, inYAML := p.get("/openapi.json").want(200), p.get("/openapi.yaml").want(200)
 	for _, resp := range []*response{inJSON, inYAML} {
 		need.Contains(t, "the spec", string(resp.body), "9223372036854775807") // 2^63-1 was not rounded

@@ -44,16 +44,6 @@ func filled(path, value string) string {
 	return pathParameter.ReplaceAllLiteralString(path, value)
 }
 
-func TestOptions(t *testing.T) {
-	t.Parallel()
-	p := start(t).as("")
-	for path, want := range allow() {
-		resp := p.do("OPTIONS", filled(path, "1")+"?x", nil, "Accept", "text/html").want(204)
-		need.Same(t, "", string(resp.wantHeader("Allow", want).body), "the body of %s", resp.what)
-	}
-	p.do("OPTIONS", "/nothing", nil).wantError(404, "route_not_found")
-}
-
 func TestMethodNotAllowed(t *testing.T) {
 	t.Parallel()
 	p := start(t)
