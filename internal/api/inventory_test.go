@@ -1,47 +1,12 @@
 package api_test
 
 import (
-	"fmt"
 	"testing"
 
 	"petstore/db"
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 )
-
-func TestStockingRules(t *testing.T) {
-	t.Parallel()
-	checkRules(t, []rule{
-		{"available, the same", on("available", 2, 4), stocking(2), 200, "", on("available", 2, 4)},
-		{"pending", on("pending", 0, 4), stocking(5), 200, "", on("available", 5, 4)},
-		{"sold with stock and units held", on("sold", 2, 4), stocking(5), 200, "", on("available", 5, 4)},
-		{"the most", on("sold", 0), stocking(1_000_000_000), 200, "", on("available", 1_000_000_000)},
-
-		{"to 0 while units are held", on("available", 2, 4), stocking(0), 200, "", on("pending", 0, 4)},
-		{"to 0, pending, while units are held", on("pending", 2, 4), stocking(0), 200, "", on("pending", 0, 4)},
-		{"to 0, sold, while units are held", on("sold", 2, 4), stocking(0), 200, "", on("sold", 0, 4)},
-	})
-}
-
-// TestStatusRules: clients may set any status except pending on a sold pet, with
-// any stock. The units do not change.
-func TestStatusRules(t *testing.T) {
-	t.Parallel()
-	statuses := []string{"available", "pending", "sold"}
-	var rules []rule
-	for _, from := range statuses {
-		for _, to := range statuses {
-			for _, before := range []shelf{on(from, 0), on(from, 2, 4)} {
-				r := rule{fmt.Sprintf("from %v to %s", before, to), before, moving(to), 200, "", shelf{to, before.Stock, before.Held}}
-				if from == "sold" && to == "pending" {
-					r.status, r.code, r.after = 409, "invalid_transition", before
-				}
-				rules = append(rules, r)
-			}
-		}
-	}
-	checkRules(t, rules)
-}
 
 func TestInventorySummary(t *testing.T) {
 	t.Parallel()

@@ -37,9 +37,9 @@ func TestPlaceOrder(t *testing.T) {
 	}
 }
 
-// TestOrderRules checks that the operations follow the rules of the package stock, whose TestAllSequences has all
+// TestRules checks that the operations follow the rules of the package stock, whose TestAllSequences has all
 // of them.
-func TestOrderRules(t *testing.T) {
+func TestRules(t *testing.T) {
 	t.Parallel()
 	checkRules(t, []rule{
 		{"places some, with another order open", on("available", 5, 3), placing(2), 201, "", on("available", 3, 2, 3)},
@@ -60,6 +60,15 @@ func TestOrderRules(t *testing.T) {
 		{"cancels without stock, with another order open", on("pending", 0, 3, 4), cancelling(0), 204, "", on("available", 3, 4)},
 		{"cancels without stock, of a sold pet", on("sold", 0, 4), cancelling(0), 204, "", on("sold", 4)},
 		{"cancels with stock", on("available", 2, 4), cancelling(0), 204, "", on("available", 6)},
+
+		{"restocks a pending pet", on("pending", 0, 4), stocking(5), 200, "", on("available", 5, 4)},
+		{"restocks a sold pet with the most", on("sold", 0), stocking(1_000_000_000), 200, "", on("available", 1_000_000_000)},
+		{"to 0 while units are held", on("available", 2, 4), stocking(0), 200, "", on("pending", 0, 4)},
+		{"to 0, sold, while units are held", on("sold", 2, 4), stocking(0), 200, "", on("sold", 0, 4)},
+
+		{"a sold pet becomes pending", on("sold", 2, 4), moving("pending"), 409, "invalid_transition", on("sold", 2, 4)},
+		{"a pet with units becomes sold", on("available", 2, 4), moving("sold"), 200, "", on("sold", 2, 4)},
+		{"available without stock", on("pending", 0, 4), moving("available"), 200, "", on("available", 0, 4)},
 	})
 }
 
