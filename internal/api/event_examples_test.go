@@ -2,37 +2,62 @@ package api_test
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	feedevent "petstore/internal/event"
 	"petstore/internal/tools/need"
 )
 
-// TestEventExamples records an event of each type in the sample shop and compares it with the
-// example in the spec. The worker, which other tests run, makes the last three.
+// brief returns the type of an event and the names of its data.
+func (e feedEvent) brief() string {
+	return strings.Join(append([]string{e.Type}, slices.Sorted(maps.Keys(e.Data))...), " ")
+}
+
+// TestEventExamples makes one change after the other in the sample shop, and compares the event of each type with
+// the example in the spec. The worker, which other tests run, makes the last three types.
 func TestEventExamples(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
+	_, next := p.feed("/events")
+	need.Same(t, "/events?after="+p.eventID(0, 0), next, "the link of an empty feed")
 	p.fillShop()
+	_, next = p.feed(next)
 	for _, step := range []struct {
 		method, target string
 		body           any
+		want           string // brief of the event, or "" for none
 	}{
-		{"POST", "/store/orders", object{"petId": 1, "quantity": 2}},
-		{"PATCH", "/store/orders/1001", object{"shipDate": "2026-12-24T09:30:00Z"}},
-		{"PATCH", "/store/orders/1001", object{"complete": true}},
-		{"POST", "/store/orders", object{"petId": 1, "quantity": 1}},
-		{"DELETE", "/store/orders/1002", nil},
-		{"PUT", "/store/inventory/1", object{"quantity": 50}},
-		{"PATCH", "/pets/1", object{"status": "pending"}},
-		{"POST", "/categories", object{"name": "Reptiles"}},
-		{"PATCH", "/categories/1001", object{"description": "Turtles, geckos and snakes"}},
-		{"POST", "/pets", object{"name": "Shelly", "categoryId": 1001}},
-		{"DELETE", "/pets/1001", nil},
-		{"DELETE", "/categories/1001", nil},
-		{"POST", "/messages", object{"message": "Call me when Rex is back in stock."}},
+		{"POST", "/store/orders", object{"petId": 1, "quantity": 2}, "order.placed inventory order"},
+		{"PATCH", "/store/orders/1001", object{"shipDate": "2026-12-24T09:30:00Z"}, "order.updated order"},
+		{"PATCH", "/store/orders/1001", object{"shipDate": "2026-12-24T09:30:00Z"}, ""},
+		{"PATCH", "/store/orders/1001", object{"complete": true}, "order.completed order"},
+		{"PATCH", "/store/orders/1001", object{"complete": true}, ""},
+		{"POST", "/store/orders", object{"petId": 1, "quantity": 1}, "order.placed inventory order"},
+		{"DELETE", "/store/orders/1002", nil, "order.cancelled inventory order"},
+		{"PUT", "/store/inventory/1", object{"quantity": 50}, "inventory.updated inventory"},
+		{"PUT", "/store/inventory/1", object{"quantity": 50}, ""},
+		{"PATCH", "/pets/1", object{"name": "Rex"}, ""},
+		{"PATCH", "/pets/1", object{"status": "pending"}, "pet.updated inventory pet"},
+		{"POST", "/categories", object{"name": "Reptiles"}, "category.created category"},
+		{"PATCH", "/categories/1001", object{"name": "Reptiles"}, ""},
+		{"PATCH", "/categories/1001", object{"description": "Turtles, geckos and snakes"}, "category.updated category"},
+		{"POST", "/pets", object{"name": "Shelly", "categoryId": 1001}, "pet.created inventory pet"},
+		{"DELETE", "/pets/1001", nil, "pet.deleted inventory pet"},
+		{"DELETE", "/categories/1001", nil, "category.deleted category"},
+		{"POST", "/messages", object{"message": "Call me when Rex is back in stock."}, "message.queued message"},
+
+		{"PATCH", "/pets/1", object{"name": "Max"}, "pet.updated pet"},
+		{"PUT", "/store/inventory/1", object{"quantity": 1}, "inventory.updated inventory pet"},
+		{"POST", "/store/orders", object{"petId": 1}, "order.placed inventory order pet"},
+		{"DELETE", "/store/orders/1003", nil, "order.cancelled inventory order pet"},
 	} {
 		p.do(step.method, step.target, step.body).wantSuccess()
+		var events []feedEvent
+		events, next = p.feed(next)
+		need.Same(t, step.want, strings.Join(mapped(events, feedEvent.brief), ", "), "%s %s %v", step.method, step.target, step.body)
 	}
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL, "types": []string{"order.placed", "order.cancelled"}}).want(201))
 
@@ -81,4 +106,10 @@ func TestEventExamples(t *testing.T) {
 		need.Same(t, constant("", want), constant("", any(got)),
 			"components.examples has another %s than %v (want: example, got: recorded)", kind, got)
 	}
+	p.post("/store/orders", object{"petId": 1, "quantity": 2}).wantError(409, "insufficient_stock")
+	p.under("one", "/messages", object{"message": "Again"}).want(202)
+	p.under("one", "/messages", object{"message": "Again"}).want(202)
+	numbered, _ := p.feed("/events?limit=7")
+	need.Same(t, 1, len(numbered)-len(all), "events of a refused order, a message and its replay")
+	wantNumbered(t, numbered)
 }
