@@ -34,9 +34,9 @@ func operationsOf(document *openapi3.T) (all []operation) {
 	for path, item := range document.Paths.Map() {
 		for method, described := range item.Operations() {
 			one := operation{method: method, path: path, described: described}
-			// the key with id 1 is the test's own, and 1001 is the first account of a database
+			// the ids of oneOfEach; the key with id 1 is the test's own, and 1001 is the first account of a database
 			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711", "{eventId}", "evt_0000000003e900000000000100000000", "{webhookId}", absentIDs["webhookId"], "{deliveryId}", absentIDs["deliveryId"], "{sandboxId}", "sbx_4711")
-			one.target = filled(ids.Replace(path), "1")
+			one.target = filled(ids.Replace(path), "1001")
 			one.public = described.Security != nil && len(*described.Security) == 0
 			if described.RequestBody != nil {
 				one.body = described.RequestBody.Value.Content["application/json"].Example
@@ -67,7 +67,7 @@ func (p *petstore) ask(o operation, header ...string) *response {
 	return p.do(o.method, o.target, o.body, header...)
 }
 
-// oneOfEach creates the resources that the operations refer to: a pet with id 1 and so on.
+// oneOfEach creates the resources that the operations refer to: a pet with id 1001 and so on.
 func (p *petstore) oneOfEach() {
 	p.t.Helper()
 	p.newOrder(p.newPet("one", 100), 1)
