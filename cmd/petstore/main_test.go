@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -43,8 +42,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	pgtest.Widen()
-	flag.Parse()
-	os.Exit(runWithReplica(func() int { return runTests(m.Run) }, flag.Lookup("test.run").Value.String() == ""))
+	os.Exit(runTests(m.Run))
 }
 
 // emptyDir is a folder in which commands run that write no files.
