@@ -99,7 +99,7 @@ func (c *spanCollector) trace(id, remoteParent string) []span {
 
 // TestTraces: with the OpenTelemetry variables set, the collector receives the
 // spans of a request and its statements, as children of the client's span and
-// without secrets.
+// without secrets. A span names its injected fault, and does not fail.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	spans := startCollector(t)
@@ -118,6 +118,7 @@ func TestTraces(t *testing.T) {
 		refused  = "4bf92f3577b34da6a3ce929d0e0e4738"
 		unwanted = "4bf92f3577b34da6a3ce929d0e0e4739"
 		failing  = "4bf92f3577b34da6a3ce929d0e0e4740"
+		injected = "4bf92f3577b34da6a3ce929d0e0e4741"
 	)
 	const category = `{"name":"hidden category"}`
 	post(t, base+"/categories", key, category)
@@ -139,6 +140,10 @@ func TestTraces(t *testing.T) {
 	if got := traceIDs(p, 6); !slices.Equal(got[:5], []string{listing, creating, failing, refused, unwanted}) || len(got[5]) != len(listing) {
 		t.Errorf("the log lines have the trace ids %q", got)
 	}
+	sandbox := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty"))
+	rules := `{"rules": [{"operation": "listPets", "effect": "status", "status": 500}]}`
+	httpRequest{method: http.MethodPut, url: base + "/sandboxes/current/faults", key: sandbox, body: rules}.send(t)
+	httpRequest{method: http.MethodGet, url: base + "/pets", key: sandbox, header: http.Header{"Traceparent": {"00-" + injected + "-" + parent + "-01"}}}.send(t)
 	p.exits(0, syscall.SIGTERM)
 
 	request := func(method, route, status string) map[string]string {
@@ -153,6 +158,8 @@ func TestTraces(t *testing.T) {
 	}
 	conflict := statement("CategoryInsert, EventsAppend, COMMIT", "POST /categories")
 	conflict.Attributes["error.type"], conflict.Failed = "23505", true
+	fault := request("GET", "/pets", "500")
+	fault["petstore.fault"] = "0/status"
 	for trace, want := range map[string][]span{
 		listing: {
 			{Name: "GET /categories", Parent: "remote", Attributes: request("GET", "/categories", "200")},
@@ -169,7 +176,12 @@ func TestTraces(t *testing.T) {
 			conflict,
 			statement("ROLLBACK", "POST /categories"),
 		},
-		refused:  {{Name: "GET", Parent: "remote", Attributes: request("GET", "", "404")}},
+		refused: {{Name: "GET", Parent: "remote", Attributes: request("GET", "", "404")}},
+		injected: {
+			{Name: "GET /pets", Parent: "remote", Attributes: fault},
+			statement("FaultList", "GET /pets"),
+			statement("FaultCount", "GET /pets"),
+		},
 		unwanted: nil, // the client does not record its trace
 	} {
 		// The server looks up a key whenever its cache was emptied.
@@ -219,50 +231,4 @@ func TestNoTraces(t *testing.T) {
 	wantStatus(t, away.address()+"/readyz", "", http.StatusOK)
 	away.exits(0, os.Interrupt)
 	away.expect("tracing failed")
-}
-
-// TestInjectedFaults runs a sandbox with faults from outside: spans name the faults and
-// do not fail, and SIGTERM ends an injected delay.
-func TestInjectedFaults(t *testing.T) {
-	t.Parallel()
-	spans := startCollector(t)
-	environ := []string{
-		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_LOG_FORMAT=json",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=" + spans.url, "PETSTORE_SHUTDOWN_GRACE=6s", // shorter than the delay
-		"PETSTORE_RATE_LIMIT=0",
-	}
-	must(t, environ, "account", "create", "acme")
-	key := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty"))
-	p := begin(t, emptyDir, environ, "serve")
-	base := p.address()
-	const (
-		parent = "00f067aa0ba902b7"
-		failed = "4bf92f3577b34da6a3ce929d0e0e4741"
-	)
-	rules := `{"rules": [{"operation": "listPets", "effect": "status", "status": 500}, {"operation": "listOrders", "effect": "delay", "delayMs": 10000}]}`
-	httpRequest{method: http.MethodPut, url: base + "/sandboxes/current/faults", key: key, body: rules}.send(t)
-	p.expect(`"msg":"request"`)
-	httpRequest{method: http.MethodGet, url: base + "/pets", key: key, header: http.Header{"Traceparent": {"00-" + failed + "-" + parent + "-01"}}}.send(t)
-	need.Contains(t, "the log", p.expect(`"msg":"request"`), `"fault":"0/status"`, `"level":"INFO"`)
-	delayed := make(chan error, 1)
-	orders := httpRequest{method: http.MethodGet, url: base + "/store/orders", key: key}
-	go func() { delayed <- orders.tryOK(t.Context(), http.DefaultClient) }()
-	// The delay has begun when the rule has counted the request.
-	need.Within(t, patience, "the delay has begun", func() bool {
-		return strings.Contains(get(t, base+"/sandboxes/current/faults", key).body, `"delayMs":10000,"matched":1`)
-	})
-	p.exits(0, syscall.SIGTERM)
-	if err := <-delayed; err != nil {
-		t.Errorf("the delayed request: %v", err)
-	}
-	var root []span
-	for _, one := range spans.trace(failed, parent) {
-		if one.Parent == "remote" {
-			root = append(root, one)
-		}
-	}
-	want := []span{{Name: "GET /pets", Parent: "remote", Attributes: map[string]string{
-		"http.request.method": "GET", "http.response.status_code": "500", "http.route": "/pets", "url.scheme": "http", "petstore.fault": "0/status",
-	}}}
-	need.Same(t, want, root, "the span of an injected 500")
 }

@@ -499,10 +499,14 @@ func TestDelayHoldsNothing(t *testing.T) {
 	need.Within(t, 2*time.Second, "the delays hold no connection", func() bool { return p.pool.Pool().Stat().AcquiredConns() == 0 })
 	need.Same(t, 10, p.inventory(petID).Quantity, "the stock during the delays")
 	p.server.ShutDown()
+	began := time.Now()
 	for _, receive := range received { // the account has one place, and all requests need it at once
 		if resp := receive(); resp.status >= 300 && resp.status != 429 {
 			t.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
 		}
+	}
+	if took := time.Since(began); took > 5*time.Second { // the delays are longer
+		t.Errorf("the delays ended %s after the shutdown began", took)
 	}
 	p.server.ShutDown() // has no further effect
 }
