@@ -253,15 +253,14 @@ FROM api_keys
 LEFT JOIN api_key_uses ON api_key_uses.account_id = $1 AND api_key_uses.api_key_id = api_keys.id
 WHERE api_keys.account_id = $1
   AND api_keys.id > $2
-  AND ($3::boolean OR api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days')
+  AND (api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days')
 ORDER BY api_keys.id
-LIMIT $4
+LIMIT $3
 `
 
 type APIKeyListParams struct {
 	AccountID int64
 	AfterID   int64
-	Every     bool
 	PageSize  int32
 }
 
@@ -276,15 +275,9 @@ type APIKeyListRow struct {
 	RevokedAt  *time.Time
 }
 
-// Returns every key of an account, for the operator, or those that the API shows: revoked
-// ones only for 30 days.
+// Returns the keys that the API shows: revoked ones only for 30 days.
 func (q *Queries) APIKeyList(ctx context.Context, arg APIKeyListParams) ([]APIKeyListRow, error) {
-	rows, err := q.db.Query(ctx, aPIKeyList,
-		arg.AccountID,
-		arg.AfterID,
-		arg.Every,
-		arg.PageSize,
-	)
+	rows, err := q.db.Query(ctx, aPIKeyList, arg.AccountID, arg.AfterID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}

@@ -63,15 +63,14 @@ WHERE api_keys.id = @api_key_id
   AND api_keys.account_id = @account_id;
 
 -- name: APIKeyList :many
--- Returns every key of an account, for the operator, or those that the API shows: revoked
--- ones only for 30 days.
+-- Returns the keys that the API shows: revoked ones only for 30 days.
 SELECT api_keys.id, api_keys.name, api_keys.scope, api_keys.prefix, api_keys.created_at, api_keys.expires_at,
        api_key_uses.last_used_at, api_keys.revoked_at
 FROM api_keys
 LEFT JOIN api_key_uses ON api_key_uses.account_id = @account_id AND api_key_uses.api_key_id = api_keys.id
 WHERE api_keys.account_id = @account_id
   AND api_keys.id > @after_id
-  AND (@every::boolean OR api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days')
+  AND (api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days')
 ORDER BY api_keys.id
 LIMIT @page_size;
 

@@ -21,7 +21,6 @@ import (
 )
 
 const (
-	keysPerPage     = 1000 // read in one query
 	maxAccountName  = 100
 	maxKeyExpiry    = 100 * 365 * day
 	day             = 24 * time.Hour
@@ -179,20 +178,12 @@ func (p *program) keyListCommand() *cobra.Command {
 }
 
 func listKeys(ctx context.Context, queries *db.Queries, accountID int64) (all []listedKey, err error) {
+	keys, err := queries.APIKeyList(ctx, db.APIKeyListParams{AccountID: accountID, PageSize: auth.MaxStored})
 	now := time.Now()
-	for page := (db.APIKeyListParams{AccountID: accountID, Every: true, PageSize: keysPerPage}); ; {
-		keys, err := queries.APIKeyList(ctx, page)
-		if err != nil {
-			return nil, err
-		}
-		for _, key := range keys {
-			all = append(all, listKey(key, now))
-		}
-		if len(keys) < keysPerPage {
-			return all, nil
-		}
-		page.AfterID = keys[len(keys)-1].ID
+	for _, key := range keys {
+		all = append(all, listKey(key, now))
 	}
+	return all, err
 }
 
 // listedKey is an API key in the output of --json. It has the fields of the API, and a
