@@ -121,7 +121,6 @@ func (d *diagnosis) run(ctx context.Context) (findings []finding) {
 		{"pooler", d.pooler},
 		{"settings", d.settings},
 		{"replicas", d.replicas},
-		{"workers", d.workers},
 		{"schema", d.schema},
 		{"role", d.role},
 		{"partitions", d.partitions},
@@ -415,12 +414,4 @@ func (d *diagnosis) secretKey(ctx context.Context) (string, error) {
 		return "", errors.New("PETSTORE_SECRET_KEY is not set, so the secrets of webhooks are stored as they are; set it (docs/security.md#webhooks)")
 	}
 	return "", nil
-}
-
-func (d *diagnosis) workers(ctx context.Context) (string, error) {
-	workers, err := d.db.CheckWorkers(ctx)
-	if workers == 0 {
-		return "", err
-	}
-	return fmt.Sprintf("the coordinator reaches all %d", workers), err
 }

@@ -192,32 +192,3 @@ func (d *DB) WebhookOrigins(ctx context.Context, limit int) ([]string, error) {
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
-
-// CheckWorkers returns the number of workers of a Citus cluster, or 0 without Citus. The error
-// names the workers that the coordinator cannot reach.
-func (d *DB) CheckWorkers(ctx context.Context) (workers int, err error) {
-	sharded, err := d.IsSharded(ctx)
-	if err != nil || !sharded {
-		return 0, err
-	}
-	rows, err := d.Query(ctx, `
-		SELECT nodename || ':' || nodeport, citus_check_connection_to_node(nodename, nodeport)
-		FROM pg_dist_node WHERE noderole = 'primary' AND shouldhaveshards`)
-	if err != nil {
-		return 0, err
-	}
-	var name string
-	var responds bool
-	var silent []string
-	_, err = pgx.ForEachRow(rows, []any{&name, &responds}, func() error {
-		workers++
-		if !responds {
-			silent = append(silent, name)
-		}
-		return nil
-	})
-	if err == nil && len(silent) > 0 {
-		err = errors.New("the coordinator cannot reach " + strings.Join(silent, ", ") + "; start these workers, or correct pg_dist_node")
-	}
-	return workers, err
-}
