@@ -151,18 +151,7 @@ func (d *diagnosis) variables(context.Context) (string, error) {
 	if len(d.c.unknown) > 0 {
 		return "", fmt.Errorf("%s: %s", unknownWarning, strings.Join(d.c.unknown, ", "))
 	}
-	if overlap(d.c.Addr, d.c.AdminAddr) {
-		return "", fmt.Errorf("serve cannot listen on both PETSTORE_ADDR=%s and PETSTORE_ADMIN_ADDR=%s; give them different ports", d.c.Addr, d.c.AdminAddr)
-	}
 	return "all are known and valid", nil
-}
-
-// overlap reports whether two addresses to listen on have the same port of the same host.
-func overlap(one, other string) bool {
-	host, port, _ := net.SplitHostPort(one)
-	otherHost, otherPort, _ := net.SplitHostPort(other) // both "" for adminOff
-	isEvery := func(host string) bool { return host == "" || net.ParseIP(host).IsUnspecified() }
-	return port == otherPort && port != "0" && (host == otherHost || isEvery(host) || isEvery(otherHost))
 }
 
 func (d *diagnosis) certificate(context.Context) (string, error) {

@@ -65,7 +65,6 @@ func TestDoctor(t *testing.T) {
 		environ     func(*testing.T) []string // more variables, such as of another database
 	}{
 		{check: "variables", want: "PETSTORE_RATE_LIMT (did you mean PETSTORE_RATE_LIMIT?)", variables: []string{"PETSTORE_RATE_LIMT=60"}},
-		{check: "variables", want: "serve cannot listen on both PETSTORE_ADDR=:9090 and PETSTORE_ADMIN_ADDR=127.0.0.1:9090; give them different ports", variables: []string{"PETSTORE_ADDR=:9090", "PETSTORE_ADMIN_ADDR=127.0.0.1:9090"}},
 		{check: "certificate", want: "renew it", variables: []string{"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile}},
 		{check: "certificate", want: "cannot be read: no such file", variables: []string{"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=/nowhere"}},
 		{check: "database", want: "connection refused", variables: []string{"DATABASE_URL=postgres://localhost:1/petstore"}},
