@@ -344,15 +344,8 @@ func (d *diagnosis) replicas(ctx context.Context) (string, error) {
 }
 
 func (d *diagnosis) webhooks(ctx context.Context) (string, error) {
-	state, err := d.db.Webhooks(ctx)
-	text := fmt.Sprintf("%d are enabled, %d of them fail", state.Enabled, state.Failing)
-	switch {
-	case err != nil:
-	case state.Overdue > 0 && !state.Delivering:
-		err = fmt.Errorf("%d webhooks have deliveries that are overdue, and no process delivers; start petstore worker, or serve with PETSTORE_WORKER=true", state.Overdue)
-	case state.Enabled > 0 && state.Failing == state.Enabled:
-		err = errors.New("all webhooks fail; check that this network may connect to public addresses (docs/deploying.md#webhooks)")
-	}
+	enabled, err := d.db.EnabledWebhooks(ctx)
+	text := fmt.Sprintf("%d are enabled", enabled)
 	if err != nil || !d.c.Worker {
 		return text, err
 	}
@@ -391,7 +384,7 @@ func (d *diagnosis) secretKey(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	state, err := d.db.Webhooks(ctx)
+	enabled, err := d.db.EnabledWebhooks(ctx)
 	switch {
 	case err != nil:
 		return "", err
@@ -399,7 +392,7 @@ func (d *diagnosis) secretKey(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("number of secrets of webhooks that do not open: %d; the first: %s", len(lost), strings.TrimPrefix(lost[0].Error(), "webhook: "))
 	case len(d.c.SecretKeys) > 0:
 		return "set, and opens the secrets of webhooks", nil
-	case state.Enabled > 0 && !d.isDev:
+	case enabled > 0 && !d.isDev:
 		return "", errors.New("PETSTORE_SECRET_KEY is not set, so the secrets of webhooks are stored as they are; set it (docs/security.md#webhooks)")
 	}
 	return "", nil

@@ -148,34 +148,14 @@ func (d *DB) Inspect(ctx context.Context) (s Server, err error) {
 	return s, err
 }
 
-// WebhookState counts the enabled webhooks of all accounts, except those that are being deleted.
-type WebhookState struct {
-	Enabled int
-	Failing int // without a success lately
-	Overdue int // with deliveries that were due for a minute, and no process delivers
-	// Delivering reports whether a process holds a lease of a webhook. A lease that ends in more than
-	// 2 minutes does not count: the clock of the server has gone back since.
-	Delivering bool
-}
-
-// Webhooks returns the state of the webhooks.
-func (d *DB) Webhooks(ctx context.Context) (s WebhookState, err error) {
+// EnabledWebhooks counts the enabled webhooks of all accounts, except those that are being deleted.
+func (d *DB) EnabledWebhooks(ctx context.Context) (count int, err error) {
 	err = d.QueryRow(ctx, `
-		SELECT count(*), count(*) FILTER (WHERE w.failing_since IS NOT NULL),
-			count(*) FILTER (WHERE w.failing_since IS NULL AND coalesce(w.lease_until NOT BETWEEN statement_timestamp() AND statement_timestamp() + interval '2 minutes', true) AND (
-				EXISTS (
-					SELECT FROM events AS e
-					WHERE e.account_id = w.account_id AND e.sequence > w.after_sequence
-						AND e.created_at < statement_timestamp() - interval '1 minute')
-				OR EXISTS (
-					SELECT FROM webhook_deliveries AS d
-					WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending'
-						AND d.next_attempt_at < statement_timestamp() - interval '1 minute'))),
-			coalesce(bool_or(w.lease_until BETWEEN statement_timestamp() AND statement_timestamp() + interval '2 minutes'), false)
+		SELECT count(*)
 		FROM webhooks AS w
 		JOIN account_state AS s ON s.account_id = w.account_id
-		WHERE w.status = 'enabled' AND w.deleted_at IS NULL AND NOT s.closed`).Scan(&s.Enabled, &s.Failing, &s.Overdue, &s.Delivering)
-	return s, err
+		WHERE w.status = 'enabled' AND w.deleted_at IS NULL AND NOT s.closed`).Scan(&count)
+	return count, err
 }
 
 // WebhookOrigins returns the schemes, hosts and ports of enabled webhooks, the newest first.
