@@ -104,41 +104,16 @@ func TestLoadIsConsistent(t *testing.T) {
 	}
 }
 
-func TestLoadIsVaried(t *testing.T) {
-	t.Parallel()
-	pool := loaded(t, 2000)
-	type counts struct{ Categories, Names, Latin, Foreign, Open, Dated, Months int }
-	got := queryOne[counts](t, pool, `
-		SELECT (SELECT count(DISTINCT category_id) FROM pets)                     AS categories,
-		       (SELECT count(DISTINCT name) FROM pets)                            AS names,
-		       (SELECT count(*) FROM pets WHERE name ~ '^[ -~]+$')                AS latin,
-		       (SELECT count(*) FROM pets WHERE name !~ '[ -~]')                  AS foreign,
-		       (SELECT count(*) FROM orders WHERE NOT complete)                   AS open,
-		       (SELECT count(ship_date) FROM orders)                              AS dated,
-		       (SELECT count(DISTINCT date_trunc('month', ship_date)) FROM orders) AS months`)
-	for _, c := range []struct {
-		what           string
-		got, low, high int
-	}{
-		{"categories with pets", got.Categories, 12, 12},
-		{"different names", got.Names, 1200, 2000},
-		{"pets with ASCII names", got.Latin, 1000, 1990},
-		{"pets with names in other scripts", got.Foreign, 10, 500},
-		{"open orders", got.Open, 100, 1000},
-		{"orders with a ship date", got.Dated, 1000, 1990},
-		{"months with ship dates", got.Months, 6, 24},
-	} {
-		if c.got < c.low || c.got > c.high {
-			t.Errorf("%s: %d, want %d to %d", c.what, c.got, c.low, c.high)
-		}
-	}
-}
-
+// TestLoadCreatesValidNames: the names are valid and varied.
 func TestLoadCreatesValidNames(t *testing.T) {
 	t.Parallel()
 	pool := loaded(t, 2000)
 	type named struct{ Name, NameKey string }
-	for _, n := range query(t, pool, "SELECT name, name_key FROM pets UNION SELECT name, name_key FROM categories", pgx.RowToStructByName[named]) {
+	names := query(t, pool, "SELECT name, name_key FROM pets UNION SELECT name, name_key FROM categories", pgx.RowToStructByName[named])
+	if len(names) < 1200 {
+		t.Errorf("2000 pets and their categories have %d names, want at least 1200", len(names))
+	}
+	for _, n := range names {
 		need.Same(t, casefold.Key(n.Name), n.NameKey, "the key of %q", n.Name)
 		for _, r := range n.Name {
 			if unicode.IsControl(r) || r == unicode.ReplacementChar {
@@ -249,17 +224,6 @@ func TestLoadConcurrently(t *testing.T) {
 		t.Errorf("Load = %v and %v, want nil and ErrNotEmpty", a, b)
 	}
 	wantRows(t, s.pool, 12+3*500)
-}
-
-func TestLoadBoundsTheNumberOfPets(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	for _, pets := range []int{-1, 0, seed.MaxPets + 1} {
-		if err := seed.Load(t.Context(), s.pool, s.account, pets, nil); err == nil {
-			t.Errorf("Load of %d pets succeeds", pets)
-		}
-	}
-	wantRows(t, s.pool, 0)
 }
 
 func TestLoadCanceledChangesNothing(t *testing.T) {
