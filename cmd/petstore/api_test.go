@@ -21,7 +21,6 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/egress"
 	"petstore/internal/follow"
-	"petstore/internal/listener"
 	"petstore/internal/pgtest"
 	"petstore/internal/tools/need"
 	"petstore/internal/transfer"
@@ -410,8 +409,8 @@ func TestLookupFails(t *testing.T) {
 	end()
 	_, err := net.DefaultResolver.LookupHost(ended, "host.invalid")
 	need.Same(t, `the host name "host.invalid" cannot be looked up`, whyNoResponse(err, time.Minute), "%v", err)
-	_, err = listener.Listen(ended, "host.invalid:80")
-	need.Same(t, `cannot listen on host.invalid:80: the host name "host.invalid" cannot be looked up`, err.Error(), "Listen")
+	_, err = listen(ended, "host.invalid:80", "PETSTORE_ADDR")
+	need.Same(t, `cannot listen on host.invalid:80: the host name "host.invalid" cannot be looked up; set PETSTORE_ADDR to another address`, err.Error(), "listen")
 }
 
 // TestStreamIsReset: the client says the same as over HTTP/1.1 if the server breaks off a response.

@@ -376,7 +376,7 @@ func isDial(err error) bool {
 	return ok && network.Op == "dial"
 }
 
-// whyNoResponse explains briefly why a request with a timeout, or the reading of its response, failed.
+// whyNoResponse explains briefly why a request with a timeout, the reading of its response, or listening failed.
 func whyNoResponse(err error, timeout time.Duration) string {
 	request, isRequest := errors.AsType[*url.Error](err)
 	lookup, isLookup := errors.AsType[*net.DNSError](err)

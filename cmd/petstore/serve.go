@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -198,10 +199,17 @@ func openStores(ctx context.Context, c config, log *slog.Logger, statements *tel
 // listen listens on the address that a variable sets.
 func listen(ctx context.Context, addr, variable string) (*listener.Listener, error) {
 	l, err := listener.Listen(ctx, addr)
-	if err != nil {
-		return nil, fmt.Errorf("%w; set %s to another address", err, variable)
+	if err == nil {
+		return l, nil
 	}
-	return l, nil
+	why := whyNoResponse(err, 0)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		why = "another program listens there"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		why = "this machine does not have that address"
+	}
+	return nil, fmt.Errorf("cannot listen on %s: %s; set %s to another address", addr, why, variable)
 }
 
 // newMetrics returns metrics with the version of the program.

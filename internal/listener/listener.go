@@ -6,7 +6,6 @@ package listener
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"sync/atomic"
@@ -41,7 +40,7 @@ const WriteTimeout = 12 * time.Second
 // acknowledge. The first comes after 15 seconds without a packet.
 const probeInterval = 5 * time.Second
 
-// Listen listens on an address. The error is a sentence for the operator.
+// Listen listens on an address.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	config := net.ListenConfig{
 		// Connections inherit the options from the listener.
@@ -56,7 +55,7 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 	}
 	l, err := config.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %s", addr, whyNotListening(err))
+		return nil, err
 	}
 	return &Listener{TCPListener: l.(*net.TCPListener)}, nil
 }
@@ -68,26 +67,6 @@ func limitUnsent(raw syscall.RawConn, most int) error {
 		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, most)
 	})
 	return errors.Join(err, failed)
-}
-
-// whyNotListening explains briefly why listening failed.
-func whyNotListening(err error) string {
-	lookup, isLookup := errors.AsType[*net.DNSError](err)
-	number, isNumber := errors.AsType[syscall.Errno](err)
-	switch {
-	case isLookup && lookup.IsNotFound:
-		return fmt.Sprintf("the host name %q is unknown", lookup.Name)
-	case isLookup:
-		return fmt.Sprintf("the host name %q cannot be looked up", lookup.Name)
-	case errors.Is(err, syscall.EADDRINUSE):
-		return "another program listens there"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "this machine does not have that address"
-	case isNumber: // such as "permission denied"
-		return number.Error()
-	default:
-		return err.Error()
-	}
 }
 
 // Drain makes Accept close the listener as soon as the backlog is empty. Close
