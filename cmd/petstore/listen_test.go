@@ -14,6 +14,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,9 +102,19 @@ func TestStreamsLoseNothing(t *testing.T) {
 	t.Parallel()
 	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0"}
 	must(t, database, "account", "create", "acme")
-	server := newMovingServer(t, database)
-	running := server.serve()
-	s := newSandboxOf(t, database, server.url, "acme", "empty")
+	var current atomic.Pointer[url.URL]
+	proxy := need.Server(t, (&httputil.ReverseProxy{
+		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(current.Load()) },
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}).ServeHTTP)
+	serve := func() *process {
+		current.Store(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}) // a server of another test may get the last port
+		p := begin(t, emptyDir, database, "serve")
+		current.Store(need.Value(url.Parse(p.address()))(t))
+		return p
+	}
+	running := serve()
+	s := newSandboxOf(t, database, proxy.URL, "acme", "empty")
 	request := func(limit int) string {
 		path := fmt.Sprintf("/categories?limit=%d", limit)
 		must(t, s.environ, "api", path)
@@ -115,18 +127,18 @@ func TestStreamsLoseNothing(t *testing.T) {
 	logs.expect("listening")
 	const rounds, events = 3, 20
 	for round := range rounds {
-		createCategories(t, server.current.Load().String(), s.key(), round*events+1, round*events+events)
+		createCategories(t, current.Load().String(), s.key(), round*events+1, round*events+events)
 		lines = append(lines, request(2+round))
 		logs.expect(lines[1+round]) // else it could be lost with the server
 		switch round {
 		case 0:
 			listen.expect("  1  category.created")
 			running.end(os.Kill)
-			running = server.serve()
+			running = serve()
 		case 1: // a rolling restart
 			old := running
-			running = server.serve()
-			createCategories(t, server.current.Load().String(), s.key(), 1000, 1004)
+			running = serve()
+			createCategories(t, current.Load().String(), s.key(), 1000, 1004)
 			old.exits(0, syscall.SIGTERM)
 		}
 	}

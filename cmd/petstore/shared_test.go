@@ -8,13 +8,9 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -206,34 +202,4 @@ func readFile(t *testing.T, path string) string {
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	need.OK(t, os.WriteFile(path, []byte(text), 0o600))
-}
-
-// movingServer is a server that a test replaces by others with the same database, behind a proxy.
-type movingServer struct {
-	t       *testing.T
-	environ []string
-	url     string // of the proxy
-	current atomic.Pointer[url.URL]
-}
-
-func newMovingServer(t *testing.T, environ []string) *movingServer {
-	t.Helper()
-	m := &movingServer{t: t, environ: environ}
-	proxy := httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(m.current.Load()) },
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
-	})
-	t.Cleanup(proxy.Close)
-	m.url = proxy.URL
-	return m
-}
-
-// serve starts a server, to which the proxy leads.
-func (m *movingServer) serve() *process {
-	m.t.Helper()
-	m.current.Store(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}) // a server of another test may get the last port
-	p := begin(m.t, emptyDir, m.environ, "serve")
-	address := need.Value(url.Parse(p.address()))(m.t)
-	m.current.Store(address)
-	return p
 }
