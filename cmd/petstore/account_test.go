@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -149,17 +148,6 @@ func TestSandboxes(t *testing.T) {
 	pgtest.Exec(t, database.Pool, "INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at) SELECT 'sandbox', parent_id, 'full', sample_id, sample, expires_at FROM accounts, generate_series(4, $1) WHERE name = 'ci'",
 		account.MaxSandboxes)
 	wantRefusal(t, environ, `the account "acme" has 100 live sandboxes, or 200 with those being deleted, which is the maximum; delete one, or wait a few minutes`, "sandbox", "create", "--account", "acme")
-}
-
-// TestSandboxLives: the key of a sandbox works on a server, until the account is deleted.
-func TestSandboxLives(t *testing.T) {
-	t.Parallel()
-	_, environ, base := sharedServer(t)
-	must(t, environ, "account", "create", accountOf(t))
-	key := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", accountOf(t)))
-	wantStatus(t, base+"/pets/1", key, http.StatusOK)
-	must(t, environ, "account", "delete", accountOf(t), "--yes")
-	need.Within(t, patience, "a key of a deleted account stops", func() bool { return status(t, base+"/pets/1", key) == http.StatusUnauthorized })
 }
 
 // TestRepeatedTransactions: commands repeat a transaction that the server has ended because of a deadlock.

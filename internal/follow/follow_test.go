@@ -186,16 +186,6 @@ func TestRateLimited(t *testing.T) {
 	}
 }
 
-// TestFollowReached: a feed waits for its first connection if the server was reached before.
-func TestFollowReached(t *testing.T) {
-	t.Parallel()
-	s := newScript(t, failure(http.StatusBadGateway, "<html>"), stream(event(1)))
-	ids, lost, err := run(t, &follow.Feed{Get: s.get, Reached: true}, 1)
-	if !errors.Is(err, errEnough) || len(ids) != 1 || len(lost) != 1 {
-		t.Errorf("Follow returned %v, events %v, after %v", err, ids, lost)
-	}
-}
-
 // TestFollowKeepsPositions: an id without data says that there are no events of the wanted
 // types up to it. Follow continues after it, and calls no handler.
 func TestFollowKeepsPositions(t *testing.T) {
