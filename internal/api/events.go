@@ -108,10 +108,12 @@ func readFeedQuery(c *gin.Context) (*feed.Query, error) {
 // feedReading is the reading of the feed by a request, page by page.
 type feedReading struct {
 	server *Server
+	payer  int64
 	query  *feed.Query // of the first page
 	form   feedForm
 	page   feedPage // the last one
-	meter  *meter
+	charge func(cost int)
+	rest   int64 // rows that are not charged yet
 }
 
 // feedForm is the form in which a request wants pages: as parts of a stream or as a list.
@@ -137,7 +139,8 @@ type feedKey struct {
 // empty: of two standbys behind an address, one may know its end and the other lack its events.
 // The next page would skip them.
 func (s *Server) beginFeed(c *gin.Context, q *feed.Query, form feedForm) (*feedReading, error) {
-	ctx, r := c.Request.Context(), &feedReading{server: s, query: q, form: form, meter: s.newMeter(c)}
+	ctx := c.Request.Context()
+	r := &feedReading{server: s, payer: gate.Caller(c).Payer(), query: q, form: form, charge: func(cost int) { s.gate.Charge(c, cost) }}
 	page, err := r.read(ctx, q)
 	_, expired := errors.AsType[*feed.ExpiredError](err)
 	empty := err == nil && q.After == nil && !q.Latest && !page.found
@@ -158,7 +161,7 @@ func (r *feedReading) next(ctx context.Context) error {
 
 // read finds a page, which requests for the same share.
 func (r *feedReading) read(ctx context.Context, q *feed.Query) (feedPage, error) {
-	key := placedKey{r.meter.caller.Payer(), feedKey{q.Key(), r.form}, admission.ReadParts}
+	key := placedKey{r.payer, feedKey{q.Key(), r.form}, admission.ReadParts}
 	return readPlaced(ctx, r.server.placedReads, key, func(ctx context.Context) (feedPage, error) { return r.find(ctx, q) })
 }
 
@@ -190,13 +193,18 @@ func (r *feedReading) find(ctx context.Context, q *feed.Query) (page feedPage, e
 
 // add adds a page, and charges the caller for the events that it has looked through, except what
 // it has paid before. A stream pays by its bytes, as [gate.Gate.WritePage] charges for large pages, if that is more.
+// A rest is forgotten when no more events follow, so that a request that follows live changes pays nothing.
 func (r *feedReading) add(page feedPage, paid int, err error) error {
 	if err != nil {
 		return orNotFound(err, gate.ErrInvalidAPIKey) // without rows, the account is deleted
 	}
 	r.page = page
 	looked := max(page.Looked, int64(len(page.part.Text))*rowsPerToken/gate.PageBytesPerToken)
-	r.meter.add(looked-int64(paid)*rowsPerToken, page.More)
+	r.rest += max(0, looked-int64(paid)*rowsPerToken)
+	r.charge(int(r.rest / rowsPerToken))
+	if r.rest %= rowsPerToken; !page.More {
+		r.rest = 0
+	}
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"petstore/internal/auth"
 	"petstore/internal/feed"
 	"petstore/internal/gate"
 )
@@ -16,28 +15,6 @@ const streamPage = 50
 
 // rowsPerToken is the number of rows, looked through, that count as one request.
 const rowsPerToken = 1000
-
-// meter charges a caller for the rows that a request looks through, page by page.
-type meter struct {
-	caller auth.Identity
-	charge func(cost int)
-	rest   int64 // rows that are not charged yet
-}
-
-// newMeter returns the meter of a request.
-func (s *Server) newMeter(c *gin.Context) *meter {
-	return &meter{caller: gate.Caller(c), charge: func(cost int) { s.gate.Charge(c, cost) }}
-}
-
-// add counts the rows of a page. A rest is forgotten when no more follow, so that a request that
-// follows live changes pays nothing.
-func (m *meter) add(rows int64, more bool) {
-	m.rest += max(0, rows)
-	m.charge(int(m.rest / rowsPerToken))
-	if m.rest %= rowsPerToken; !more {
-		m.rest = 0
-	}
-}
 
 // seen returns what a request that waits for events has seen.
 func (r *feedReading) seen() gate.Seen {
