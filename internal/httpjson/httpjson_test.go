@@ -454,26 +454,6 @@ func TestErrTwice(t *testing.T) {
 	}
 }
 
-// TestWriteResource sends a resource, then reads it with the entity tag of the response.
-func TestWriteResource(t *testing.T) {
-	t.Parallel()
-	const pet = `{"name":"<Rex>"}`
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-	w := httptest.NewRecorder()
-	if err := httpjson.WriteResource(w, r, []byte(pet)); err != nil {
-		t.Fatal(err)
-	}
-	etag := w.Header().Get("ETag")
-	if w.Code != 200 || w.Body.String() != pet || etag != httpjson.ETag([]byte(pet)) || w.Header().Get("Content-Length") != "16" {
-		t.Errorf("got %d %s with %v", w.Code, w.Body, w.Header())
-	}
-	r.Header.Set("If-None-Match", etag)
-	w = httptest.NewRecorder()
-	if err := httpjson.WriteResource(w, r, []byte(pet)); err != nil || w.Code != 304 || w.Body.Len() > 0 || w.Header().Get("ETag") != etag {
-		t.Errorf("with If-None-Match: got %d %q with %v, error %v", w.Code, w.Body, w.Header(), err)
-	}
-}
-
 func TestWriteError(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
