@@ -117,7 +117,7 @@ func New(options Options) (*Server, error) {
 		}
 	}
 	s.gate, err = gate.New(options.Options, gate.API{
-		Version: Version, Routes: routes, Spec: spec, Pages: pagesFor(options.BaseURL, spec), Hubs: []*feed.Hub{s.feed, s.exchanges}, Faults: s.faults, Recorder: s.recorder, Locks: locks,
+		Version: Version, Routes: routes, Spec: spec, Pages: pagesFor(spec), Hubs: []*feed.Hub{s.feed, s.exchanges}, Faults: s.faults, Recorder: s.recorder, Locks: locks,
 	})
 	if err != nil {
 		return nil, err

@@ -61,24 +61,12 @@ func SpecFor(baseURL string) (gate.Spec, error) {
 // docsFiles returns the pages of the docs and their files by path. All servers of a process
 // share them.
 var docsFiles = sync.OnceValue(func() map[string]*docs.File {
-	files := docs.New(docs.Site{Spec: theSpec.JSON, Problems: errorReference})
-	files[docs.CollectionPath] = collectionOf(theSpec)
-	return files
+	return docs.New(docs.Site{Spec: theSpec.JSON, Problems: errorReference})
 })
 
-// collectionOf returns the Postman collection of a spec that [SpecFor] has returned.
-func collectionOf(spec gate.Spec) *docs.File {
-	return docs.NewDownload(httpjson.ContentType, func() ([]byte, error) { return docs.Collection(spec.JSON) })
-}
-
-// pagesFor returns the files below /docs for a server with a base URL, or without one. Servers
-// share them: do not modify.
-func pagesFor(baseURL string, spec gate.Spec) map[string]*docs.File {
-	files := docsFiles()
-	if baseURL == "" {
-		return files
-	}
-	files = maps.Clone(files)
-	files[docs.CollectionPath] = collectionOf(spec)
+// pagesFor returns the files below /docs for a server with a spec that [SpecFor] has returned.
+func pagesFor(spec gate.Spec) map[string]*docs.File {
+	files := maps.Clone(docsFiles())
+	files[docs.CollectionPath] = docs.NewDownload(httpjson.ContentType, func() ([]byte, error) { return docs.Collection(spec.JSON) })
 	return files
 }
