@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"net/http"
 	"os"
@@ -180,17 +179,6 @@ func next(decoder *jsontext.Decoder, text []byte) jsontext.Value {
 func lastRead(decoder *jsontext.Decoder, text []byte, value jsontext.Value) jsontext.Value {
 	end := decoder.InputOffset()
 	return text[end-int64(len(value)) : end : end]
-}
-
-// Fields yields the fields of a valid object.
-func Fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
-	return func(yield func(string, jsontext.Value) bool) {
-		for _, f := range fieldsOf(object) {
-			if !yield(string(f.name), f.value) {
-				return
-			}
-		}
-	}
 }
 
 // invalidJSON returns [ErrInvalidJSON] with the position and the message of the decoder. The decoder

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"petstore/internal/httpjson"
@@ -88,7 +89,9 @@ func parseRow(text []byte) (fields, error) {
 	if rest := bytes.TrimSpace(text[decoder.InputOffset():]); len(rest) > 0 {
 		return nil, errors.New("the line continues after the object")
 	}
-	return maps.Collect(httpjson.Fields(object.Clone())), nil
+	var f fields
+	err = json.Unmarshal(object, &f)
+	return f, err
 }
 
 // take removes a field, and returns its value or nil.
