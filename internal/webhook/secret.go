@@ -5,7 +5,6 @@ package webhook
 import (
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -60,7 +59,7 @@ func NewVault(keys ...VaultKey) (*Vault, error) {
 		if err != nil {
 			return nil, fmt.Errorf("webhook: %w", err)
 		}
-		aead, err := cipher.NewGCM(block)
+		aead, err := cipher.NewGCMWithRandomNonce(block)
 		if err != nil {
 			return nil, fmt.Errorf("webhook: %w", err)
 		}
@@ -76,10 +75,8 @@ func (v *Vault) Seal(e Endpoint, s standardwebhooks.Secret) []byte {
 		return append([]byte{isPlain}, s.Key()...)
 	}
 	key := v.keys[0]
-	nonce := make([]byte, key.aead.NonceSize())
-	_, _ = rand.Read(nonce) // never fails
-	sealed := slices.Concat([]byte{isSealed}, key.id[:], nonce)
-	return key.aead.Seal(sealed, nonce, s.Key(), e.additional())
+	sealed := slices.Concat([]byte{isSealed}, key.id[:])
+	return key.aead.Seal(sealed, nil, s.Key(), e.additional()) //nolint:gosec // the AEAD adds a random nonce
 }
 
 // Open returns the secret of an endpoint from its stored form. The error says what the
@@ -91,13 +88,12 @@ func (v *Vault) Open(e Endpoint, stored []byte) (standardwebhooks.Secret, error)
 	if len(stored) <= 1+keyIDLength || stored[0] != isSealed {
 		return standardwebhooks.Secret{}, fmt.Errorf("webhook: the stored secret of %s is damaged; rotate it", e.ID)
 	}
-	id, rest := [keyIDLength]byte(stored[1:1+keyIDLength]), stored[1+keyIDLength:]
+	id, sealed := [keyIDLength]byte(stored[1:1+keyIDLength]), stored[1+keyIDLength:]
 	for _, key := range v.keys {
-		if key.id != id || len(rest) < key.aead.NonceSize() {
+		if key.id != id {
 			continue
 		}
-		nonce, sealed := rest[:key.aead.NonceSize()], rest[key.aead.NonceSize():]
-		if opened, err := key.aead.Open(nil, nonce, sealed, e.additional()); err == nil {
+		if opened, err := key.aead.Open(nil, nil, sealed, e.additional()); err == nil {
 			return e.secret(opened)
 		}
 		return standardwebhooks.Secret{}, fmt.Errorf("webhook: the stored secret of %s is damaged or of another webhook; rotate it", e.ID)
