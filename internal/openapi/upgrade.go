@@ -49,7 +49,8 @@ func upgradeSchemasIn(part any) {
 	}
 }
 
-// upgradeSchema returns a schema of OpenAPI 3.0 as JSON Schema 2020-12.
+// upgradeSchema returns a schema of OpenAPI 3.0 as JSON Schema 2020-12. It knows the forms that
+// the spec has: nullable beside a type without enum, an exclusive minimum, and an example.
 func upgradeSchema(value any) any {
 	schema, ok := value.(object)
 	if !ok {
@@ -72,8 +73,10 @@ func upgradeSchema(value any) any {
 		}
 	}
 	schema = upgradeNull(schema)
-	schema = upgradeBound(schema, "minimum", "exclusiveMinimum")
-	schema = upgradeBound(schema, "maximum", "exclusiveMaximum")
+	if get(schema, "exclusiveMinimum") == true {
+		limit := get(schema, "minimum") // without changes the schema
+		schema = set(without(schema, "minimum"), "exclusiveMinimum", limit)
+	}
 	if i := indexOf(schema, "example"); i >= 0 {
 		schema[i] = field("examples", []any{schema[i].Value})
 	}
@@ -82,29 +85,9 @@ func upgradeSchema(value any) any {
 
 // upgradeNull turns nullable into a type.
 func upgradeNull(schema object) object {
-	isNullable := get(schema, "nullable") == true
-	schema = without(schema, "nullable")
-	if !isNullable {
+	if get(schema, "nullable") != true {
 		return schema
 	}
-	if values, ok := get(schema, "enum").([]any); ok && !slices.Contains(values, nil) {
-		schema = set(schema, "enum", append(values, nil))
-	}
-	if kind := getString(schema, "type"); kind != "" {
-		return set(schema, "type", []any{kind, "null"})
-	}
-	return object{field("anyOf", []any{schema, object{field("type", "null")}})}
-}
-
-// upgradeBound turns a bound that a boolean makes exclusive into an exclusive bound.
-func upgradeBound(schema object, bound, exclusive string) object {
-	isExclusive, isBoolean := get(schema, exclusive).(bool)
-	switch {
-	case !isBoolean:
-		return schema
-	case !isExclusive:
-		return without(schema, exclusive)
-	}
-	limit := get(schema, bound)
-	return set(without(schema, bound), exclusive, limit)
+	kind := getString(schema, "type")
+	return set(without(schema, "nullable"), "type", []any{kind, "null"})
 }
