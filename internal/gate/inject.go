@@ -114,15 +114,18 @@ func (d discarded) Flush() {}
 // Unwrap returns the response, for [http.ResponseController].
 func (d discarded) Unwrap() http.ResponseWriter { return d.ResponseWriter }
 
-const injectedMessage = "A fault rule of the sandbox injected this error, and the server did nothing. Retry, or change the rules with PUT /sandboxes/current/faults."
+const (
+	injectedMessage = "A fault rule of the sandbox injected this error, and the server did nothing. Retry, or change the rules with PUT /sandboxes/current/faults."
+	injectedRemedy  = "The header `Petstore-Fault` has the index of the rule. Retry as after a real error of this status. `GET /sandboxes/current/faults` lists the rules, and `DELETE` removes them."
+)
 
 // The errors that rules inject.
 var (
-	errInjected429 = &httpjson.Error{Status: 429, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}}
-	errInjected500 = &httpjson.Error{Status: 500, Code: "injected_fault", Message: injectedMessage}
-	errInjected502 = &httpjson.Error{Status: 502, Code: "injected_fault", Message: injectedMessage}
-	errInjected503 = &httpjson.Error{Status: 503, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}}
-	errInjected504 = &httpjson.Error{Status: 504, Code: "injected_fault", Message: injectedMessage}
+	errInjected429 = &httpjson.Error{Status: 429, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}, Remedy: injectedRemedy}
+	errInjected500 = &httpjson.Error{Status: 500, Code: "injected_fault", Message: injectedMessage, Remedy: injectedRemedy}
+	errInjected502 = &httpjson.Error{Status: 502, Code: "injected_fault", Message: injectedMessage, Remedy: injectedRemedy}
+	errInjected503 = &httpjson.Error{Status: 503, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}, Remedy: injectedRemedy}
+	errInjected504 = &httpjson.Error{Status: 504, Code: "injected_fault", Message: injectedMessage, Remedy: injectedRemedy}
 )
 
 // InjectedErrors has the errors that rules inject, by status.

@@ -16,6 +16,7 @@ type Error struct {
 	Status  int
 	Code    string // for programs
 	Message string // for people: the problem and the remedy
+	Remedy  string // for the page of errors: more about what a client can do
 	// Header is the name and value of a header of the response, if there is one.
 	Header [2]string
 	// Violations has everything that is wrong with an input.
