@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"petstore/internal/coalesce"
-	"petstore/internal/tools/need"
 )
 
 // one allows one run at a time per key.
@@ -75,21 +74,6 @@ func TestFailures(t *testing.T) {
 	}
 	if out, err := b.Do(t.Context(), "k", "well"); err != nil || out != "well" {
 		t.Errorf("%q, %v", out, err)
-	}
-}
-
-func BenchmarkDo(b *testing.B) {
-	for _, callers := range []int{1, 64} {
-		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetParallelism(callers)
-			coalescer := coalesce.New(coalesce.Limits{Parallel: 2}, func(_ context.Context, _ struct{}, ins []int) ([]int, error) { return ins, nil })
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					need.Value(coalescer.Do(b.Context(), struct{}{}, 1))(b)
-				}
-			})
-		})
 	}
 }
 
