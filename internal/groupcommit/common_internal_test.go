@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
@@ -54,47 +52,6 @@ func emits(w *Write) *Write {
 func (f *fixture) feed(store Store) []string {
 	f.t.Helper()
 	return pgtest.List[string](f.t, f.database.Pool, "SELECT sequence || ' ' || (data->>'text') FROM events WHERE account_id = $1 ORDER BY sequence", store.AccountID)
-}
-
-// TestCommonGroupEqualsSequence: the writes of a group of several stores have the same
-// responses, effects and events as the writes of each store one after the other.
-func TestCommonGroupEqualsSequence(t *testing.T) {
-	t.Parallel()
-	pgtest.Not(t, pgtest.Citus, "it has no such groups")
-	const rounds, most = 40, 12
-	f := newFixture(t)
-	f.newSandbox()
-	f.newStores(4, 5, 6)
-	f.exec("UPDATE inventory SET quantity = 10")
-	stores := []Store{two, one, sandbox} // not in the order of their ids
-	inSequence := map[Store]Store{one: {AccountID: 4}, two: {AccountID: 5}, sandbox: {AccountID: 6}}
-	for round := range rounds {
-		random := rand.New(rand.NewPCG(uint64(round), 2))
-		var together []storeWrite
-		var inTurn []storeWrite
-		for range 1 + random.IntN(most) {
-			store, petID, quantity, restocks := stores[random.IntN(len(stores))], 1+random.Int64N(4), random.Int64N(8), random.IntN(3) == 0
-			for of, writes := range map[Store]*[]storeWrite{store: &together, inSequence[store]: &inTurn} {
-				w := order(petID, 1+quantity)
-				if restocks {
-					w = restock(petID, quantity)
-				}
-				*writes = append(*writes, storeWrite{of, emits(w)})
-			}
-		}
-		got := need.Value(f.run(t.Context(), newGroup(commonGroup, together...)))(t)
-		for i, w := range inTurn {
-			want := need.Value(f.group(w.Store, w.Write))(t)
-			if diff := cmp.Diff(want[0].Result, got[i].Result); diff != "" || !errors.Is(got[i].err, want[0].err) {
-				t.Errorf("round %d, write %d: %v in sequence, %v in a group\n%s", round, i, want[0].err, got[i].err, diff)
-			}
-		}
-		for store, other := range inSequence {
-			if diff := cmp.Diff(append(f.stored(other), f.feed(other)...), append(f.stored(store), f.feed(store)...)); diff != "" {
-				t.Fatalf("round %d: in sequence (-), in a group (+)\n%s", round, diff)
-			}
-		}
-	}
 }
 
 // TestStoresThatLeaveTheCommonGroup: whatever keeps a write of one store from its group does

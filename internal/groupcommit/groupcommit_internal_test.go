@@ -150,43 +150,61 @@ func (f *fixture) closeOrder(store Store, petID int64, complete bool) *Write {
 	}}
 }
 
-// TestGroupEqualsSequence: the writes of a group have the same responses and effects as
-// the same writes one after the other.
+// TestGroupEqualsSequence: the writes of a group have the same responses, effects and events as
+// the writes of each store one after the other.
 func TestGroupEqualsSequence(t *testing.T) {
 	t.Parallel()
-	const rounds, most = 60, 12
-	f := newFixture(t)
-	for round := range rounds {
-		random := rand.New(rand.NewPCG(uint64(round), 1))
-		var together, inTurn []*Write
-		for range 1 + random.IntN(most) {
-			petID, quantity, kind := 1+random.Int64N(4), random.Int64N(8), random.IntN(8)
-			for store, writes := range map[Store]*[]*Write{one: &together, two: &inTurn} {
-				var w *Write
-				switch kind {
-				case 0:
-					w = restock(petID, quantity)
-				case 1, 2:
-					w = f.closeOrder(store, petID, kind == 1)
-				default:
-					w = order(petID, 1+quantity)
+	for what, test := range map[string]struct {
+		kind   groupKind
+		stores []Store
+	}{
+		"of a store":        {ownGroup, []Store{one}},
+		"of several stores": {commonGroup, []Store{two, one, sandbox}}, // not in the order of their ids
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			if test.kind == commonGroup {
+				pgtest.Not(t, pgtest.Citus, "it has no such groups")
+			}
+			const rounds, most = 60, 12
+			f := newFixture(t)
+			f.newSandbox()
+			f.newStores(4, 5, 6)
+			f.exec("UPDATE inventory SET quantity = 10")
+			inSequence := map[Store]Store{one: {AccountID: 4}, two: {AccountID: 5}, sandbox: {AccountID: 6}}
+			for round := range rounds {
+				random := rand.New(rand.NewPCG(uint64(round), 1))
+				var together, inTurn []storeWrite
+				for range 1 + random.IntN(most) {
+					store, petID, quantity, kind := test.stores[random.IntN(len(test.stores))], 1+random.Int64N(4), random.Int64N(8), random.IntN(8)
+					for of, writes := range map[Store]*[]storeWrite{store: &together, inSequence[store]: &inTurn} {
+						w := order(petID, 1+quantity)
+						switch {
+						case (kind == 1 || kind == 2) && test.kind == ownGroup: // others read and change no orders
+							w = f.closeOrder(of, petID, kind == 1)
+						case kind <= 2:
+							w = restock(petID, quantity)
+						}
+						*writes = append(*writes, storeWrite{of, emits(w)})
+					}
 				}
-				*writes = append(*writes, w)
+				got := need.Value(f.run(t.Context(), newGroup(test.kind, together...)))(t)
+				for i, w := range inTurn {
+					want, err := f.Do(t.Context(), w.Store, w.Write)
+					if errors.Is(got[i].err, errNotLocked) { // names a row that does not exist
+						got[i].Result, got[i].err = f.Do(t.Context(), together[i].Store, together[i].Write)
+					}
+					if diff := cmp.Diff(want, got[i].Result); diff != "" || !errors.Is(got[i].err, err) {
+						t.Errorf("round %d, write %d: %v in sequence, %v in a group\n%s", round, i, err, got[i].err, diff)
+					}
+				}
+				for store, other := range inSequence {
+					if diff := cmp.Diff(append(f.stored(other), f.feed(other)...), append(f.stored(store), f.feed(store)...)); diff != "" {
+						t.Fatalf("round %d: in sequence (-), in a group (+)\n%s", round, diff)
+					}
+				}
 			}
-		}
-		got := need.Value(f.group(one, together...))(t)
-		for i, w := range inTurn {
-			want, err := f.Do(t.Context(), two, w)
-			if errors.Is(got[i].err, errNotLocked) { // names a row that does not exist
-				got[i].Result, got[i].err = f.Do(t.Context(), one, together[i])
-			}
-			if diff := cmp.Diff(want, got[i].Result); diff != "" || !errors.Is(got[i].err, err) {
-				t.Errorf("round %d, write %d: %v in sequence, %v in a group\n%s", round, i, err, got[i].err, diff)
-			}
-		}
-		if diff := cmp.Diff(f.stored(two), f.stored(one)); diff != "" {
-			t.Fatalf("round %d: in sequence (-), in a group (+)\n%s", round, diff)
-		}
+		})
 	}
 }
 
