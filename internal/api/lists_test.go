@@ -272,6 +272,7 @@ func TestListPets(t *testing.T) {
 		{"name": {"Zoe\u0308"}},
 		{"name": {"zo"}},
 		{"name": {"1"}},
+		{"name": {"1_"}},
 		{"name": {"\U0010FFFF"}},
 		{"name": {"nobody"}},
 		{"name": {"m"}, "status": {"available"}},
@@ -292,7 +293,7 @@ func TestListCategories(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	s := p.fill(31)
-	for _, filter := range []url.Values{{}, {"name": {"rex"}}, {"name": {"REX "}}, {"name": {"z"}}, {"name": {"zoë 2"}}, {"name": {"1_"}}, {"name": {"nobody"}}} {
+	for _, filter := range []url.Values{{}, {"name": {"rex"}}, {"name": {"REX "}}, {"name": {"z"}}, {"name": {"zoë 2"}}, {"name": {"1_"}}, {"name": {"1%"}}, {"name": {"nobody"}}} {
 		categoryList.walk(p, filter, s.categories)
 	}
 }
@@ -475,8 +476,9 @@ func TestCursorIsBound(t *testing.T) {
 	p.get("/store/orders?shipDateFrom=2026-12-24T00%3A00%3A00Z" + since).want(200)
 	p.get("/store/orders?shipDateFrom=2026-12-25T00:00:00Z"+since).wantError(400, "invalid_cursor")
 	p.get("/store/orders?shipDateTo=2026-12-24T00:00:00Z"+since).wantError(400, "invalid_cursor")
-	// another process on the same database accepts the cursors
+	// another process on the same database accepts the cursors, and so does another key of the account
 	p.with(func(*api.Options) {}).get("/pets?limit=1" + byID).want(200)
+	p.as(p.newKey("tester", auth.Read)).get("/pets?limit=1" + byID).want(200)
 
 	// the key of the database signs them
 	signed := func(key []byte) *response {

@@ -87,7 +87,7 @@ func (r *refusals) addTexts(schema *openapi3.Schema) {
 		r.add(short, "")
 	}
 	if schema.Not != nil { // the name of a resource
-		r.add("blank", whiteSpace[5:6]+"\u3000")
+		r.add("blank", " \u3000")
 		r.add("invalid_characters", "a\u009Fb")
 	}
 	r.add(long, strings.Repeat("n", int(*schema.MaxLength)+1), strings.Repeat("🐶", int(*schema.MaxLength)+1))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -146,6 +148,12 @@ func FuzzFields(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
+	for r := range rune(0x3001) {
+		if unicode.IsSpace(r) || unicode.IsControl(r) {
+			f.Add(fmt.Appendf(nil, `"\u%04x"`, r))
+			f.Add(fmt.Appendf(nil, `"a\u%04xb"`, r))
+		}
+	}
 	f.Fuzz(func(t *testing.T, value []byte) {
 		text := slices.Concat([]byte(`{"name":`), value, []byte(`}`))
 		object := ParseObject(text)
@@ -159,7 +167,7 @@ func FuzzFields(f *testing.F) {
 			return read == decoded(t, value) && length >= least && length <= most && !strings.Contains(read, "\x00")
 		})
 		checkRead(t, text, func(b *Object) *string { return b.Name(200) }, func(read string) bool {
-			return read == decoded(t, value) && strings.TrimSpace(read) != "" && !strings.ContainsAny(read, "\x00\t\n\r\x7f\u0085")
+			return read == decoded(t, value) && strings.TrimSpace(read) != "" && !strings.ContainsFunc(read, unicode.IsControl)
 		})
 		checkRead(t, text, func(b *Object) *string { return b.Enum("name", statuses...) }, func(read string) bool {
 			return read == decoded(t, value) && slices.Contains(statuses, read)
