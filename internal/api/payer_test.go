@@ -145,15 +145,15 @@ func TestOneDecodingAtATime(t *testing.T) {
 	}
 }
 
-// addEvents adds events of a type to the feed of an account.
-func (p *petstore) addEvents(account, count int64, kind string) {
+// addEvents adds events of a type, with data of a size, to the feed of an account.
+func (p *petstore) addEvents(account, count int64, kind string, bytes int) {
 	p.t.Helper()
 	need.OK(p.t, pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(p.t.Context(), `
 			INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
-			SELECT account_id, last_sequence + n, now(), n, $3, '/pets/1', '{}'
+			SELECT account_id, last_sequence + n, now(), n, $3, '/pets/1', json_strip_nulls(json_build_object('name', nullif(repeat('x', $4), '')))
 			FROM account_state, generate_series(1, $2::bigint) AS n
-			WHERE account_id = $1`, account, count, kind); err != nil {
+			WHERE account_id = $1`, account, count, kind, bytes); err != nil {
 			return err
 		}
 		_, err := tx.Exec(p.t.Context(), "UPDATE account_state SET last_sequence = last_sequence + $2::bigint, last_nonce = $2::bigint WHERE account_id = $1", account, count)
@@ -168,9 +168,9 @@ func TestWorkIsCharged(t *testing.T) {
 	p := startAlone(t)
 	account := p.accountID()
 	hook := p.newWebhook("pet.deleted")
-	p.addEvents(account, 2_500, "pet.deleted")
+	p.addEvents(account, 2_500, "pet.deleted", 0)
 	p.dispatchAll()
-	p.addEvents(account, 47_500, "pet.created")
+	p.addEvents(account, 47_500, "pet.created", 0)
 	const policy = `"key";q=40;w=40`
 	limit := ratelimit.Limit{PerMinute: 60, Burst: 40}
 	limited, clock := p.limited(limit, ratelimit.Limit{})
@@ -273,8 +273,7 @@ func TestCatchingUpIsCharged(t *testing.T) {
 	const policy = `"key";q=5;w=300`
 	p := start(t)
 	account := p.accountID()
-	p.addEvents(account, events, "pet.created")
-	p.exec(`UPDATE events SET data = json_build_object('name', repeat('x', 1150)) WHERE account_id = $1`, account) // a page has a little more than 64 KiB
+	p.addEvents(account, events, "pet.created", 1150) // a page has a little more than 64 KiB
 	limited, clock := p.limited(ratelimit.Limit{PerMinute: 1, Burst: burst}, ratelimit.Limit{})
 	stream := limited.stream("/events")
 	read := func(number int) {
@@ -293,7 +292,7 @@ func TestCatchingUpIsCharged(t *testing.T) {
 	clock.move(10 * time.Minute)
 	for range live {
 		limited.waits(1)
-		p.addEvents(account, page, "pet.created")
+		p.addEvents(account, page, "pet.created", 0)
 		limited.server.Announce(account)
 		read(page)
 	}
@@ -306,8 +305,7 @@ func TestLargeEventsAreCharged(t *testing.T) {
 	const events = 100
 	p := start(t)
 	account := p.accountID()
-	p.addEvents(account, events, "pet.created")
-	p.exec(`UPDATE events SET data = json_build_object('name', repeat('x', 30000)) WHERE account_id = $1`, account)
+	p.addEvents(account, events, "pet.created", 30_000)
 	limited, _ := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 60}, ratelimit.Limit{})
 	stream := limited.stream("/events")
 	for range events {

@@ -438,32 +438,6 @@ func TestPagesAfterLatest(t *testing.T) {
 	}
 }
 
-// TestStreamOfRecordEnds: a stream ends with its API key, also while requests keep it busy.
-func TestStreamOfRecordEnds(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	sandbox := p.newSandbox("busy", stores.SampleShop)
-	id, key := p.issue(auth.Admin, nil)
-	followed := p.as(key).stream(sandbox.path() + "/requests")
-	inside := p.as(sandbox.Key.Secret)
-	stop := need.Background(p.t, func(ctx context.Context) {
-		for ctx.Err() == nil {
-			_, _ = inside.try("GET", "/pets/1", nil)
-		}
-	})
-	followed.wantRequest(200)
-	p.revoke(id)
-	const most = 1500 // of the 200 a second that the limit allows
-	sent := 0
-	for _, ok := followed.next(); ok && sent <= most; _, ok = followed.next() {
-		sent++
-	}
-	if sent > most {
-		t.Errorf("the stream of a revoked key goes on after %d requests", sent)
-	}
-	stop()
-}
-
 // TestStreamOfAGoneSandboxEnds: the parent account learns that there is nothing more to come.
 func TestStreamOfAGoneSandboxEnds(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,31 +20,6 @@ import (
 	eventids "petstore/internal/event" // another file declares event
 	"petstore/internal/tools/need"
 )
-
-// TestEventsOfAnotherProcess checks that a stream and a waiting request of a server get
-// what another server has written.
-func TestEventsOfAnotherProcess(t *testing.T) {
-	t.Parallel()
-	const orders = 20
-	p := start(t)
-	other := p.with(func(*api.Options) {})
-	pet := p.newPet("Rex", orders)
-	_, next := p.feed("/events")
-	stream := p.stream("/events?after=latest")
-	waiting := p.waitFor(next)
-	need.Within(p.t, 30*time.Second, "a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
-	for range orders {
-		other.newOrder(pet, 1)
-	}
-	events, _ := other.feed(next)
-	need.Same(t, orders, len(events), "events of %d orders", orders)
-	for _, e := range events {
-		stream.wantEvent(e)
-	}
-	if got := waiting().want(200); len(decode[[]feedEvent](got)) == 0 || decode[[]feedEvent](got)[0].ID != events[0].ID {
-		t.Errorf("the waiting request: %s", got.body)
-	}
-}
 
 // waitFor sends a request that waits for what its target has next. The function that it returns
 // waits for the response.
@@ -98,19 +72,6 @@ func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
 	need.Same(t, 1, len(decode[[]feedEvent](waiting().want(200))), "events that the waiting request gets")
 }
 
-// fillFeed gives the account of the test events with much data.
-func (p *petstore) fillFeed(events int) {
-	p.t.Helper()
-	const bytes = 8000
-	account := p.accountID()
-	const numbered = "UPDATE account_state SET last_sequence = $2, last_nonce = 7, last_event_at = now() WHERE account_id = $1"
-	p.exec(numbered, account, events)
-	p.exec(`
-		INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
-		SELECT $1, n, now(), 7, 'store.reset', '/account', json_build_object('filler', repeat('x', $3))
-		FROM generate_series(1, $2::bigint) AS n`, account, events, bytes)
-}
-
 // TestStreamAfterLatest: a stream tells at once where it begins, so that its client misses nothing
 // when it connects again.
 func TestStreamAfterLatest(t *testing.T) {
@@ -136,7 +97,8 @@ func TestStreamAfterLatest(t *testing.T) {
 func TestSilentStreams(t *testing.T) { //nolint:paralleltest // it measures the memory of all tests
 	const streams, events, most = 24, 50, 8 << 20
 	p := start(t)
-	p.fillFeed(events)
+	account := p.accountID()
+	p.addEvents(account, events, "store.reset", 8000)
 	heap := func() int64 {
 		runtime.GC()
 		var stats runtime.MemStats
@@ -144,11 +106,11 @@ func TestSilentStreams(t *testing.T) { //nolint:paralleltest // it measures the 
 		return int64(stats.HeapAlloc)
 	}
 	p.get("/pets").want(200)
-	account, before := p.accountID(), heap()
+	before := heap()
 	for range streams {
 		stream := p.stream("/events")
 		for n := 1; n <= events; n++ {
-			stream.wantNext("id", eventids.IDOf(account, int64(n), 7).String())
+			stream.wantNext("id", eventids.IDOf(account, int64(n), int64(n)).String())
 		}
 	}
 	need.Within(p.t, 30*time.Second, "the streams wait", func() bool { return p.server.WaitingForEvents() == streams })
@@ -219,11 +181,11 @@ func TestSlowStream(t *testing.T) {
 	t.Parallel()
 	const events = 1500 // 12 MB, more than the kernel buffers
 	p := start(t)
-	p.fillFeed(events)
+	p.addEvents(p.accountID(), events, "store.reset", 8000)
 	_, key := p.issue(auth.Read, nil)
 	slow := p.as(key).slowReader("/events", "Accept", "text/event-stream")
-	other := p.stream("/events?after=" + p.eventID(events-1, 7))
-	other.wantNext("id", p.eventID(events, 7))
+	other := p.stream("/events?after=" + p.eventID(events-1, events-1))
+	other.wantNext("id", p.eventID(events, events))
 	need.Within(p.t, 30*time.Second, "the stream has ended", func() bool { return strings.Count(p.log.String(), `"route":"/events"`) == 1 })
 	last, received := readSlowly(p, slow)
 	if received == 0 || received == events {
@@ -232,7 +194,7 @@ func TestSlowStream(t *testing.T) {
 	account := p.accountID() // once, so that this client does not read slowly itself
 	rest := p.as(key).stream("/events", "Last-Event-ID", last)
 	for n := received + 1; n <= events; n++ {
-		rest.wantNext("id", eventids.IDOf(account, int64(n), 7).String())
+		rest.wantNext("id", eventids.IDOf(account, int64(n), int64(n)).String())
 	}
 	p.newPet("Rex", 1)
 	other.wantNext("event", "category.created")
@@ -257,7 +219,7 @@ func readSlowly(p *petstore, conn net.Conn) (last string, received int) {
 			return last, received
 		}
 		var e feedEvent
-		if received++; fields["id"] != eventids.IDOf(account, int64(received), 7).String() || json.Unmarshal([]byte(fields["data"]), &e) != nil {
+		if received++; fields["id"] != eventids.IDOf(account, int64(received), int64(received)).String() || json.Unmarshal([]byte(fields["data"]), &e) != nil {
 			t.Fatalf("event %d is %v", received, fields["id"])
 		}
 		last = fields["id"]
@@ -332,34 +294,6 @@ func (s *stream) wantLine(want string) {
 	s.t.Helper()
 	if !s.lines.Scan() || s.lines.Text() != want {
 		s.t.Fatalf("the stream has the line %q, want %q: %v", s.lines.Text(), want, s.lines.Err())
-	}
-}
-
-// TestRevokedWhileCatchingUp: a stream ends when its key is revoked, also while it has more
-// events to send.
-func TestRevokedWhileCatchingUp(t *testing.T) {
-	t.Parallel()
-	const events = 1500 // 12 MB, more than the kernel buffers
-	p := start(t)
-	p.listen()
-	p.fillFeed(events)
-	id, key := p.issue(auth.Read, nil)
-	conn := p.as(key).slowReader("/events", "Accept", "text/event-stream")
-	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	need.OK(t, err)
-	defer opened.Body.Close()
-	p.revoke(id)
-	need.Within(p.t, 30*time.Second, "the key has ended", func() bool {
-		refused, err := p.as(key).try("GET", "/account", nil)
-		return err == nil && refused.status == 401
-	})
-	need.OK(t, conn.(*net.TCPConn).SetReadBuffer(1<<20))
-	rest, err := io.ReadAll(opened.Body)
-	if err != nil {
-		t.Errorf("the stream has no clean end: %v", err)
-	}
-	if n := bytes.Count(rest, []byte("\nevent: ")); n >= events {
-		t.Errorf("the stream has sent all %d events", n)
 	}
 }
 

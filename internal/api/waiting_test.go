@@ -88,7 +88,7 @@ func watch(t *testing.T, query string, streams int, same bool) *watchers {
 	w.change, w.waiting = func() { w.recordRequests(id, 1, 1) }, w.server.WaitingForRecords
 	if query == "EventList" {
 		client, target = w.petstore, func(i int) string { return "/events?after=latest&type=" + feedevent.TypeNames()[i] }
-		w.change, w.waiting = func() { w.addEvents(w.accountID(), 1, "store.reset") }, w.server.WaitingForEvents
+		w.change, w.waiting = func() { w.addEvents(w.accountID(), 1, "store.reset", 0) }, w.server.WaitingForEvents
 	}
 	w.prepare(func() {
 		for i := range streams {
