@@ -334,23 +334,3 @@ func TestUsedUpFaults(t *testing.T) {
 	need.Same(t, 1, statements.Load(), "statements")
 	need.Same(t, want, p.matched(), "counts of the rules")
 }
-
-// TestUsedUpFaultsAfterReset checks that rules that were used up apply again after a reset,
-// also in a process that still remembers their counts.
-func TestUsedUpFaultsAfterReset(t *testing.T) {
-	t.Parallel()
-	p := start(t).inSandbox(stores.SampleEmpty)
-	other := p.with(func(*api.Options) {})
-	p.setFaults(
-		object{"operation": "listPets", "effect": "status", "status": 503, "first": 1},
-		object{"operation": "listPets", "effect": "status", "status": 429, "first": 1})
-	for round := range 2 {
-		for _, client := range []*petstore{p, other} {
-			for i, want := range []int{503, 429, 200, 200} {
-				need.Same(t, want, client.get("/pets").status, "round %d, request %d: the status", round, i)
-			}
-			other.get("/pets").want(200) // reads the counts
-			p.post("/sandboxes/current/reset", nil).want(204)
-		}
-	}
-}

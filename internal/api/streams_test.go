@@ -51,7 +51,7 @@ func testWaitsOutliveTimeouts(t *testing.T, listen func(*httptest.Server)) {
 	p := start(t).inSandbox(stores.SampleEmpty)
 	p = p.with(func(o *api.Options) { o.RequestTimeout, o.StreamPause = requestTimeout, timeout })
 	pet := p.newPet("Rex", 10)
-	p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": timeout.Milliseconds() + 200})
+	p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": requestTimeout.Milliseconds() + 200})
 	_, next := p.feed("/events")
 	listening := httptest.NewUnstartedServer(p.server)
 	listening.Config.ReadTimeout, listening.Config.WriteTimeout, listening.Config.ReadHeaderTimeout = timeout, timeout, timeout
