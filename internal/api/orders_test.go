@@ -2,40 +2,10 @@ package api_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"testing"
-	"time"
 
 	"petstore/internal/tools/need"
 )
-
-func TestPlaceOrder(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	petID := p.newPet("Rex", 10)
-	ship := time.Date(2026, 12, 24, 9, 30, 0, 0, time.UTC)
-	for _, test := range []struct {
-		name string
-		body object
-		want order
-	}{
-		{"default quantity", object{"petId": petID}, order{PetID: petID, Quantity: 1}},
-		{"some units", object{"petId": petID, "quantity": 3}, order{PetID: petID, Quantity: 3}},
-		{"with a ship date", object{"petId": petID, "quantity": 2, "shipDate": ship}, order{PetID: petID, Quantity: 2, ShipDate: &ship}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			p := p.in(t)
-			resp := p.post("/store/orders", test.body).want(201)
-			placed := decode[order](resp)
-			test.want.ID = placed.ID
-			need.Same(t, test.want, placed, "order")
-			location := fmt.Sprintf("/store/orders/%d", placed.ID)
-			resp.wantHeader("Location", location)
-			need.Same(t, test.want, decode[order](p.get(location).want(200)), "order at its Location")
-		})
-	}
-}
 
 // TestRules checks that the operations follow the rules of the package stock, whose TestAllSequences has all
 // of them.
@@ -169,8 +139,6 @@ func TestShipDateAtAnyTime(t *testing.T) {
 		}
 	}
 	s.wantShelf(on("sold", 0))
-
-	s.post("/store/orders", fmt.Sprintf(`{"petId": %d, "shipDate": null}`, s.pet)).wantError(400, "validation_failed")
 }
 
 // TestDeletePetWithOrders: a pet with open or complete orders cannot be deleted, and stays unchanged.
