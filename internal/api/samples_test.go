@@ -211,26 +211,6 @@ func (p *petstore) succeeded(method, route string) int {
 	}))
 }
 
-// TestCodeSamplesAreComplete: every operation has a sample in each of the three
-// languages, in this order.
-func TestCodeSamplesAreComplete(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	langs := map[string][]string{}
-	for _, sample := range codeSamples(t) {
-		operation := sample.method + " " + sample.path
-		langs[operation] = append(langs[operation], sample.Lang)
-		if sample.Label == "" {
-			t.Errorf("%s: the sample in %s has no label", operation, sample.Lang)
-		}
-	}
-	for _, route := range p.server.Routes() {
-		operation := route.Method + " " + route.Path
-		need.Same(t, []string{"cURL", "JavaScript", "Python"}, langs[operation],
-			"%s: languages of the samples", operation)
-	}
-}
-
 // TestCodeSamplesAreReadable: a panel of the reference page shows lines of this
 // length without wrapping, in windows of at least 1280 pixels. Package docs
 // measures that in a browser. A line with a long id or path wraps.
