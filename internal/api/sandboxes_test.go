@@ -159,16 +159,10 @@ func TestListSandboxes(t *testing.T) {
 	}
 	p.del(made[2].path()).want(204)
 	p.exec("UPDATE accounts SET expires_at = now() WHERE id = $1", accountOf(made[4]))
-	want := mapped([]int{0, 1, 3, 5, 6}, func(i int) string { return made[i].ID })
-	for _, limit := range []int{1, 2, 5, 200} {
-		var got []string
-		for _, one := range walk[sandbox](p, fmt.Sprintf("%s?limit=%d", sandboxesPath, limit)) {
-			got = append(got, one.ID)
-			need.Same(t, "", one.Key.Secret, "the secret in the list")
-		}
-		need.Same(t, want, got, "limit %d", limit)
-	}
-	p.do("GET", sandboxesPath, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", "5")
+	walkAll(p, sandboxesPath, nil, mapped([]int{0, 1, 3, 5, 6}, func(i int) sandbox {
+		made[i].Key = apiKey{} // the list has no key
+		return made[i]
+	}))
 	for _, i := range []int{2, 4} {
 		p.get(made[i].path()).wantError(404, "sandbox_not_found")
 		p.del(made[i].path()).wantError(404, "sandbox_not_found")
@@ -286,22 +280,6 @@ func (p *petstore) sweepAccounts() {
 	if err := stores.Sweep(p.t.Context(), p.pool); err != nil {
 		p.t.Error(err)
 	}
-}
-
-// TestSandboxExpires checks that the keys of a sandbox end with it.
-func TestSandboxExpires(t *testing.T) {
-	t.Parallel()
-	p := startAlone(t)
-	one := p.newSandbox("one", "shop")
-	p.as(one.Key.Secret).get("/pets").want(200)
-	p.exec("UPDATE accounts SET expires_at = now() - interval '2 minutes' WHERE id = $1", accountOf(one))
-	p.exec("UPDATE api_keys SET expires_at = now() - interval '2 minutes' WHERE account_id = $1", accountOf(one))
-	p.verifier.Forget()
-	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
-	p.get(one.path()).wantError(404, "sandbox_not_found")
-	p.sweepAccounts()
-	need.Same(t, 1, p.count("accounts", "kind <> 'sample'"), "accounts")
-	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 }
 
 // TestManySandboxesAtOnce checks that an account can create 100 sandboxes at the same

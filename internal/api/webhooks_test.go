@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -372,24 +373,21 @@ func TestListDeliveries(t *testing.T) {
 	p := start(t)
 	hook, other := p.newWebhook("*"), p.newWebhook("*")
 	p.do("POST", other.path()+"/test", nil).want(202)
-	byStatus := map[string][]string{}
+	type made struct{ ID string }
+	byStatus := map[string][]made{}
 	for i := range 12 {
-		made := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
+		one := decode[made](p.do("POST", hook.path()+"/test", nil).want(202))
 		status := []string{"pending", "delivered", "failed", "delivered"}[i%4]
-		p.setDelivery(made.ID, status)
-		byStatus[""] = slices.Insert(byStatus[""], 0, made.ID)
-		byStatus[status] = slices.Insert(byStatus[status], 0, made.ID)
+		p.setDelivery(one.ID, status)
+		byStatus[""] = slices.Insert(byStatus[""], 0, one)
+		byStatus[status] = slices.Insert(byStatus[status], 0, one)
 	}
 	for status, want := range byStatus {
-		for _, limit := range []int{1, 5, 50} {
-			target := fmt.Sprintf("%s/deliveries?limit=%d", hook.path(), limit)
-			if status != "" {
-				target += "&status=" + status
-			}
-			got := mapped(walk[delivery](p, target), func(one delivery) string { return one.ID })
-			need.Same(t, want, got, "%s", target)
-			p.do("GET", target, nil, "Prefer", "count=exact").want(200).wantHeader("X-Total-Count", fmt.Sprint(len(want)))
+		filter := url.Values{}
+		if status != "" {
+			filter.Set("status", status)
 		}
+		walkAll(p, hook.path()+"/deliveries", filter, want)
 	}
 	next := p.get(hook.path() + "/deliveries?limit=1").want(200).link("next")
 	p.get(strings.Replace(next, hook.ID, other.ID, 1)).wantError(400, "invalid_cursor")
