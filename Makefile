@@ -93,7 +93,7 @@ reliability-faults: ## Plant mistakes in the program, which the rows of reliabil
 	go run ./internal/tools/faulttest -faults
 
 .PHONY: reliability-compile
-reliability-compile: ## Check that the program compiles with each of these mistakes
+reliability-compile: ## Check that the package of each of these mistakes compiles
 	go run ./internal/tools/faulttest -compile
 
 .PHONY: rehearse-upgrade

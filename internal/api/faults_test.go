@@ -34,7 +34,7 @@ func operationsOf(document *openapi3.T) (all []operation) {
 	for path, item := range document.Paths.Map() {
 		for method, described := range item.Operations() {
 			one := operation{method: method, path: path, described: described}
-			// the ids of oneOfEach; the key with id 1 is the test's own, and 1001 is the first account of a database
+			// 1001 is an id of oneOfEach, and also the first account of a database
 			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711", "{eventId}", "evt_0000000003e900000000000100000000", "{webhookId}", absentIDs["webhookId"], "{deliveryId}", absentIDs["deliveryId"], "{sandboxId}", "sbx_4711")
 			one.target = filled(ids.Replace(path), "1001")
 			one.public = described.Security != nil && len(*described.Security) == 0

@@ -40,7 +40,7 @@ func breaking(base, revision *openapi3.T) []string {
 	return slices.Concat(changedCredentials(base, revision), removedCodes(base, revision))
 }
 
-// changedCredentials finds operations that no longer accept the API key, or a request without one.
+// changedCredentials finds operations that accept other credentials, unless they now need none.
 func changedCredentials(base, revision *openapi3.T) (changes []string) {
 	scheme := func(document *openapi3.T) string {
 		key := document.Components.SecuritySchemes["apiKey"].Value
@@ -62,7 +62,7 @@ func changedCredentials(base, revision *openapi3.T) (changes []string) {
 		}
 		before, after := accepted(base, o.described), accepted(revision, kept.GetOperation(o.method))
 		if before != after && after != "[]" {
-			changes = append(changes, fmt.Sprintf("%s %s accepted %s, now only %s", o.method, o.path, before, after))
+			changes = append(changes, fmt.Sprintf("%s %s accepted %s, now %s", o.method, o.path, before, after))
 		}
 	}
 	return changes
@@ -90,7 +90,7 @@ func TestBreakingChanges(t *testing.T) {
 	released := load(text)
 	for _, test := range []struct{ before, after, want string }{
 		{"scheme: bearer", "scheme: basic", "the API key was http bearer, now it is http basic"},
-		{"      security: []\n", "", "GET /openapi.json accepted [], now only [map[apiKey:[]]]"},
+		{"      security: []\n", "", "GET /openapi.json accepted [], now [map[apiKey:[]]]"},
 		{"`insufficient_stock`", "`out_of_stock`", "no error has the code 409 insufficient_stock"},
 		{"`blank`", "`empty`", "no error has the code body blank"},
 		{"summary: List pets", "summary: List all pets", ""},

@@ -32,7 +32,7 @@ import (
 type sample struct {
 	method, path, operationID string
 
-	Lang, Label, Source string
+	Lang, Source string
 }
 
 // sampleTools lists the programs that run the samples of each language.

@@ -339,7 +339,8 @@ func TestSettleThatFails(t *testing.T) {
 }
 
 // TestEnabledAfterGone: a webhook that returned 410 to a message gets it again when it is
-// enabled, in new attempts. The event that it was disabled has neither its URL nor its description.
+// enabled, in new attempts. The event webhook.disabled has neither its URL nor a text for the
+// scope admin.
 func TestEnabledAfterGone(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
@@ -351,7 +352,8 @@ func TestEnabledAfterGone(t *testing.T) {
 	worker.Wake(f.account)
 	await(f, "gone", "SELECT coalesce(disabled_reason, '') FROM webhooks")
 	has(f, true, `
-		SELECT (data->'webhook')::jsonb - 'createdAt' = jsonb_build_object('id', w.id, 'types', w.types, 'status', w.status, 'disabledReason', w.disabled_reason)
+		SELECT data::jsonb #- '{webhook,createdAt}' = jsonb_build_object('webhook', jsonb_build_object('id', w.id, 'types', w.types, 'status', w.status, 'disabledReason', w.disabled_reason))
+		   AND subject = '/webhooks/' || w.id
 		   AND (data->'webhook'->>'createdAt')::timestamptz = w.created_at
 		FROM events JOIN webhooks AS w USING (account_id) WHERE type = 'webhook.disabled'`)
 	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks")

@@ -1,6 +1,6 @@
 // Package docs renders the API reference from the spec, the guides, the list of errors and the
 // changelog, as HTML and as Markdown. The program contains all their files, and the pages load
-// nothing from other addresses.
+// nothing from other addresses. It also makes the Postman collection.
 //
 // The server renders complete pages. Plain modules, without a build step, add forms, samples
 // in other languages and the search. They are also the console, which shows what happens in a

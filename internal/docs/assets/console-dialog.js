@@ -47,9 +47,9 @@ export function objectFields(schema, { values = {}, schemas, update, onchange })
   return { fields, tree };
 }
 
-function openForm(id, { label, title = label, submit = label, note, danger, values, schemas, update, options, then }) {
+function openForm(id, { label, title = label, submit = label, note, danger, values, update, options, then }) {
   const { body } = session.operations[id];
-  const { fields, tree } = objectFields(body?.schema, { values, schemas, update });
+  const { fields, tree } = objectFields(body?.schema, { values, update });
   const outcome = h("div");
   const button = h("button", { type: "submit", class: danger ? "send-button danger" : "send-button" }, submit);
   const onsubmit = async (event) => {

@@ -116,8 +116,7 @@ func (c *pairClient) readList(ctx context.Context) {
 	must.Hold(false, "the list does not have pet %d", c.pet)
 }
 
-// checkName fails the row unless a name is that of the version that the token promises, or of a
-// later one.
+// checkName fails the row unless a name has the version that the token promises, or a later one.
 func (c *pairClient) checkName(resp response, name string) {
 	var got int
 	_, err := fmt.Sscanf(name, "version %d", &got)
@@ -129,7 +128,7 @@ func (c *pairClient) checkName(resp response, name string) {
 func (c *pairClient) read(ctx context.Context, target, prefer string) response {
 	must.Hold(prefer != "consistency=", "a successful write has no Petstore-Consistency header")
 	instance := c.number + 1
-	if c.number%4 == 0 {
+	if c.number/4%4 == 0 {
 		instance = c.number
 	}
 	for ; ; sleep.For(ctx, loadPause) {

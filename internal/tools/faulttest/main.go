@@ -6,7 +6,7 @@
 //	go run ./internal/tools/faulttest                 all rows, in ten minutes
 //	go run ./internal/tools/faulttest -rows 5,7       only these rows
 //	go run ./internal/tools/faulttest -faults         each row must detect a mistake planted in the program
-//	go run ./internal/tools/faulttest -compile        every such mistake must compile
+//	go run ./internal/tools/faulttest -compile        the package of each such mistake must compile
 //
 // It needs Linux, because it reads /proc. As root it also fills a disk and makes fsync fail.
 // Row 49 needs the commit of the last release in git. It says which rows it skips, and why.
@@ -90,7 +90,7 @@ func execute(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("faulttest", flag.ContinueOnError)
 	numbers := flags.String("rows", "", "run only the rows with these `numbers`, such as 5,7 (default all)")
 	faults := flags.Bool("faults", false, "plant the faults of these rows one after the other; the rows must detect them")
-	compiles := flags.Bool("compile", false, "only check that the program compiles with each fault of these rows")
+	compiles := flags.Bool("compile", false, "only check that the package of each fault of these rows compiles with it")
 	flags.SetOutput(stdout)
 	flags.Usage = func() {
 		fmt.Fprint(stdout, help)
