@@ -339,8 +339,8 @@ func TestSettleThatFails(t *testing.T) {
 }
 
 // TestEnabledAfterGone: a webhook that returned 410 to a message gets it again when it is
-// enabled, in new attempts. The event webhook.disabled has neither its URL nor a text for the
-// scope admin.
+// enabled, in new attempts. The event webhook.disabled has nothing that only the scope admin
+// may see.
 func TestEnabledAfterGone(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
